@@ -12,22 +12,14 @@ from typing import Any
 import pytest
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, ValueState
+from keyed import windows as w
 from keyed.testing import KeyedTestHarness, Record
-from keyed.windows import (
-    GlobalWindows,
-    MergingWindowAssigner,
-    ProcessWindowFunction,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
-    WindowAssigner,
-)
 from keyed.windows.merge_plan import merge_time_windows
 from keyed.windows.window_operator import WindowOperator
 from tests.acceptance.support import EVENT, PROCESSING, advance, both_domains
 
-CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
-Step = Callable[[Any, Any], TriggerResult]
+CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = w.TriggerResult
+Step = Callable[[Any, Any], w.TriggerResult]
 
 
 def resulting(result) -> Step:
@@ -35,7 +27,7 @@ def resulting(result) -> Step:
     return lambda trigger, ctx: result
 
 
-class Told(Trigger):
+class Told(w.Trigger):
     """Does with an element what `do` says, at each timer what `at_timer` says, and writes its calls down.
 
     Args:
@@ -88,22 +80,22 @@ class Told(Trigger):
         return [call[1] for call in self.calls if call[0] == "clear"]
 
 
-class Windows(WindowAssigner):
+class Windows(w.WindowAssigner):
     """The windows that an element names."""
 
     def assign_windows(self, element, timestamp, processing_time):
-        return [TimeWindow(*window) for window in element[1]]
+        return [w.TimeWindow(*window) for window in element[1]]
 
 
 class ProcessingWindows(Windows):
     event_time = False
 
 
-class Merging(MergingWindowAssigner):
+class Merging(w.MergingWindowAssigner):
     """The windows that an element names; those that touch merge."""
 
     def assign_windows(self, element, timestamp, processing_time):
-        return [TimeWindow(*window) for window in element[1]]
+        return [w.TimeWindow(*window) for window in element[1]]
 
     def merge_windows(self, windows):
         return merge_time_windows(windows)
@@ -113,7 +105,7 @@ class ProcessingMerging(Merging):
     event_time = False
 
 
-class Collect(ProcessWindowFunction):
+class Collect(w.ProcessWindowFunction):
     def process(self, key, context, elements):
         yield (tuple(context.window()), len(elements))
 
@@ -304,7 +296,7 @@ def test_a_purge_leaves_the_windows_in_flight(domain):
 
 @pytest.mark.parametrize(
     ("assigner", "domain", "lateness", "timers"),
-    [(GlobalWindows.create(), EVENT, 0, []), (None, EVENT, 20, []), (None, PROCESSING, 20, [MAX_TIMESTAMP - 11])],
+    [(w.GlobalWindows.create(), EVENT, 0, []), (None, EVENT, 20, []), (None, PROCESSING, 20, [MAX_TIMESTAMP - 11])],
 )
 def test_a_window_that_never_ends_has_no_cleanup_timer(assigner, domain, lateness, timers):
     """Flink: testNoGarbageCollectionTimerForGlobalWindow, ...ForLongMax, and ...TimerIsAlwaysWindowMaxTimestamp."""

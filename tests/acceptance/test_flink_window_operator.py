@@ -15,67 +15,45 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    DeltaEvictor,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
-    ProcessingTimeoutTrigger,
-    ProcessingTimeSessionWindows,
-    PurgingTrigger,
-    Sum,
-    TimeEvictor,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
-)
 from keyed.windows.triggers import NeverTrigger
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window_operator import WindowOperator
 
 CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
-WINDOWS: dict[str, Callable[..., WindowAssigner]] = {
-    "tumbling": TumblingEventTimeWindows.of,
-    "tumbling_by_clock": TumblingProcessingTimeWindows.of,
-    "hopping": HoppingEventTimeWindows.of,
-    "hopping_by_clock": HoppingProcessingTimeWindows.of,
-    "sessions": EventTimeSessionWindows.with_gap,
-    "sessions_by_clock": ProcessingTimeSessionWindows.with_gap,
+WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
+    "tumbling": w.TumblingEventTimeWindows.of,
+    "tumbling_by_clock": w.TumblingProcessingTimeWindows.of,
+    "hopping": w.HoppingEventTimeWindows.of,
+    "hopping_by_clock": w.HoppingProcessingTimeWindows.of,
+    "sessions": w.EventTimeSessionWindows.with_gap,
+    "sessions_by_clock": w.ProcessingTimeSessionWindows.with_gap,
 }
-TRIGGERS: dict[str, Callable[..., Trigger]] = {
-    "event_time": EventTimeTrigger,
-    "continuous": ContinuousEventTimeTrigger.of,
-    "continuous_by_clock": ContinuousProcessingTimeTrigger.of,
-    "count": CountTrigger.of,
+TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
+    "event_time": w.EventTimeTrigger,
+    "continuous": w.ContinuousEventTimeTrigger.of,
+    "continuous_by_clock": w.ContinuousProcessingTimeTrigger.of,
+    "count": w.CountTrigger.of,
     "never": NeverTrigger,
 }
 
 
-def windows_of(text: str) -> WindowAssigner:
+def windows_of(text: str) -> w.WindowAssigner:
     """Return the assigner that a text names: ``hopping 2000 500 offset 10``."""
     name, *numbers = text.replace("offset ", "").split()
     return WINDOWS[name](*map(int, numbers))
 
 
-def trigger_of(text: str) -> Trigger:
+def trigger_of(text: str) -> w.Trigger:
     """Return the trigger that a text names: ``purging continuous 2000``."""
     name, _, rest = text.partition(" ")
     if name == "timeout":
         after, _, nested = rest.partition(" ")
         resets = nested.startswith("resets ")
         trigger = trigger_of(nested.removeprefix("resets "))
-        return ProcessingTimeoutTrigger.of(trigger, int(after), reset_timer_on_new_record=resets)
-    return PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
+        return w.ProcessingTimeoutTrigger.of(trigger, int(after), reset_timer_on_new_record=resets)
+    return w.PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
 
 
 class Harness:
@@ -86,10 +64,10 @@ class Harness:
         shared: dict[str, Any] = {"assigner": assigner, "allowed_lateness_ms": lateness, "late_tag": "late"}
         if self.vectorized:
             columns = {"key": "string", "value": "bigint", "at": "bigint"}
-            function: Any = WindowBatchOperator(aggregate={"total": Sum("value")}, columns=columns, **shared)
+            function: Any = WindowBatchOperator(aggregate={"total": w.Sum("value")}, columns=columns, **shared)
             self.harness = KeyedTestHarness(function, key="key", parallelism=2)
         else:
-            aggregate = Sum(lambda element: element[1])
+            aggregate = w.Sum(lambda element: element[1])
             if way == "general":
                 aggregate.accumulator_type = int
             function = WindowOperator(aggregate={"total": aggregate}, **shared, **options)
@@ -180,7 +158,7 @@ DYNAMIC_SESSIONS = [
 @pytest.mark.parametrize("way", ["packed", "general"])
 def test_dynamic_event_time_sessions(way):
     """WindowOperatorTest.testDynamicEventTimeSessionWindows: of two ends the later one counts."""
-    h = Harness(EventTimeSessionWindows.with_dynamic_gap(gap_of), way)
+    h = Harness(w.EventTimeSessionWindows.with_dynamic_gap(gap_of), way)
     for elements, watermark, sessions in zip(DYNAMIC, (8999, 12999, 16999), DYNAMIC_SESSIONS, strict=True):
         for element in elements:
             h.add(*element)
@@ -191,7 +169,7 @@ def test_dynamic_event_time_sessions(way):
 @pytest.mark.parametrize("way", ["packed", "general"])
 def test_dynamic_processing_time_sessions(way):
     """WindowOperatorTest.testDynamicProcessingTimeSessionWindows."""
-    h = Harness(ProcessingTimeSessionWindows.with_dynamic_gap(gap_of), way)
+    h = Harness(w.ProcessingTimeSessionWindows.with_dynamic_gap(gap_of), way)
     fired = []
     for elements in DYNAMIC:
         for key, value, time in elements:
@@ -202,12 +180,12 @@ def test_dynamic_processing_time_sessions(way):
     h.nothing_left()
 
 
-class PointSessions(EventTimeSessionWindows):
+class PointSessions(w.EventTimeSessionWindows):
     """Elements of 33 are in a session without length."""
 
     def assign_windows(self, element, timestamp, processing_time):
         if element[1] == 33:
-            return (TimeWindow(timestamp, timestamp),)
+            return (w.TimeWindow(timestamp, timestamp),)
         return super().assign_windows(element, timestamp, processing_time)
 
 
@@ -225,7 +203,9 @@ def test_point_sessions():
 def test_early_results_of_a_global_window():
     """WindowOperatorTest.testContinuousWatermarkTrigger: at multiples of 3 s behind each key's first element."""
     operator = WindowOperator(
-        assigner=GlobalWindows.create(), trigger=ContinuousEventTimeTrigger.of(3000), aggregate=Sum(lambda e: e[1])
+        assigner=w.GlobalWindows.create(),
+        trigger=w.ContinuousEventTimeTrigger.of(3000),
+        aggregate=w.Sum(lambda e: e[1]),
     )
     with KeyedTestHarness(operator, key=lambda element: element[0]) as h:
         for key, time in (("key1", 0), ("key2", 3000), ("key2", 3999), ("key1", 20), ("key1", 999)):
@@ -240,7 +220,7 @@ def test_early_results_of_a_global_window():
         assert {time: values for time, values in fired.items() if values} == {3000: [3], 6000: [3, 5]}
 
 
-class FiresWhenItGoes(Trigger):
+class FiresWhenItGoes(w.Trigger):
     """Fires and purges at the window's end and when it is cleaned up (Flink's EventTimeTriggerAccumGC)."""
 
     def __init__(self, lateness):
@@ -248,13 +228,13 @@ class FiresWhenItGoes(Trigger):
 
     def on_element(self, element, timestamp, window, ctx):
         if window.max_timestamp() <= ctx.get_current_watermark():
-            return TriggerResult.FIRE
+            return w.TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
-        return TriggerResult.CONTINUE
+        return w.TriggerResult.CONTINUE
 
     def on_event_time(self, time, window, ctx):
         is_end = time in (window.max_timestamp(), window.max_timestamp() + self.lateness)
-        return TriggerResult.FIRE_AND_PURGE if is_end else TriggerResult.CONTINUE
+        return w.TriggerResult.FIRE_AND_PURGE if is_end else w.TriggerResult.CONTINUE
 
     def can_merge(self):
         return True
@@ -266,7 +246,7 @@ class FiresWhenItGoes(Trigger):
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
-@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(2000), EventTimeSessionWindows.with_gap(1000)])
+@pytest.mark.parametrize("assigner", [w.TumblingEventTimeWindows.of(2000), w.EventTimeSessionWindows.with_gap(1000)])
 def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
     """WindowOperatorTest.testCleanupTimerWithEmptyListStateForTumblingWindows2 and ...ForSessionWindows."""
     h = Harness(assigner, lateness=100, trigger=FiresWhenItGoes(100))
@@ -281,10 +261,10 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
 def evicted(evictor, elements, trigger_count=2, assigner=None):
     """The sums in the order of their firing, of (key, value, time) elements."""
     operator = WindowOperator(
-        assigner=assigner or GlobalWindows.create(),
-        trigger=CountTrigger.of(trigger_count),
+        assigner=assigner or w.GlobalWindows.create(),
+        trigger=w.CountTrigger.of(trigger_count),
         evictor=evictor,
-        aggregate={"total": Sum(lambda element: element[1])},
+        aggregate={"total": w.Sum(lambda element: element[1])},
     )
     with KeyedTestHarness(operator, key=lambda element: element[0]) as h:
         for key, value, time in elements:
@@ -301,7 +281,7 @@ def test_count_evictor_after_the_function():
     """EvictingWindowOperatorTest.testCountEvictorEvictAfter."""
     elements = ones((2, 3000), (2, 3999), (1, 20), (1, 0), (1, 999), (2, 1998), (2, 1999), (2, 1000))
     elements += ones((1, 10_999), (2, 1000), (2, 1000), (2, 1000))
-    assert evicted(CountEvictor.of(4, do_evict_after=True), elements) == [
+    assert evicted(w.CountEvictor.of(4, do_evict_after=True), elements) == [
         ("key2", 2),
         ("key1", 2),
         ("key2", 4),
@@ -315,7 +295,7 @@ def test_time_evictor_after_the_function():
     """EvictingWindowOperatorTest.testTimeEvictorEvictAfter: the newest element may be any of them."""
     elements = ones((2, 1000), (2, 4000), (1, 20), (1, 0), (1, 999), (2, 3500), (2, 2001), (2, 1001))
     elements += ones((1, 10_999), (2, 1002))
-    assert evicted(TimeEvictor.of(2000, do_evict_after=True), elements) == [
+    assert evicted(w.TimeEvictor.of(2000, do_evict_after=True), elements) == [
         ("key2", 2),
         ("key1", 2),
         ("key2", 3),
@@ -328,7 +308,7 @@ def test_time_evictor_before_the_function():
     """EvictingWindowOperatorTest.testTimeEvictorEvictBefore, on tumbling windows."""
     elements = ones((2, 1000), (2, 3999), (1, 20), (1, 0), (1, 999), (1, 5999), (2, 3500), (2, 2001), (2, 1001))
     elements += ones((1, 6500), (2, 1002))
-    assert evicted(TimeEvictor.of(2000), elements, assigner=TumblingEventTimeWindows.of(4000)) == [
+    assert evicted(w.TimeEvictor.of(2000), elements, assigner=w.TumblingEventTimeWindows.of(4000)) == [
         ("key2", 1),
         ("key1", 2),
         ("key2", 3),
@@ -349,6 +329,6 @@ DELTA = [("key2", 1), ("key2", 4), ("key1", 1), ("key1", 1), ("key1", 5), ("key2
 )
 def test_delta_evictor(after, of_key1, expected):
     """EvictingWindowOperatorTest.testDeltaEvictorEvictBefore and testDeltaEvictorEvictAfter."""
-    evictor = DeltaEvictor.of(2, lambda element, last: last[1] - element[1], do_evict_after=after)
+    evictor = w.DeltaEvictor.of(2, lambda element, last: last[1] - element[1], do_evict_after=after)
     elements = [(*element, 0) for element in [*DELTA, ("key1", of_key1), ("key2", 10)]]
     assert evicted(evictor, elements) == expected

@@ -11,22 +11,12 @@ import pyarrow as pa
 import pytest
 
 import keyed
+from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    Count,
-    CountDistinct,
-    CountTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    HoppingEventTimeWindows,
-    Sum,
-    TumblingEventTimeWindows,
-    aggregate_of,
-)
 from keyed.windows.window_operator import WindowOperator
 
 GAP = 300_000
-to_string = aggregate_of(
+to_string = w.aggregate_of(
     lambda: "0", lambda element, text: f"{text}+{element[1]}", lambda text, other: text + other[1:], lambda text: text
 )
 
@@ -38,7 +28,7 @@ def updates(assigner, elements, *, aggregate=to_string, lateness=0, trigger=None
     """
     operator = WindowOperator(
         assigner=assigner,
-        trigger=trigger or CountTrigger.of(1),
+        trigger=trigger or w.CountTrigger.of(1),
         aggregate={"result": aggregate},
         allowed_lateness_ms=lateness,
     )
@@ -57,7 +47,7 @@ def test_hopping_aggregates():
     elements = [("A", "1", 0), ("B", "2", 1), ("C", "3", 2), ("D", "4", 3), ("A", "1", 4), ("A", "1", 5), ("B", "2", 6)]
     elements += [("D", "4", 7), ("B", "2", 8), ("C", "3", 9), ("A", "1", 10), ("B", "2", 11), ("D", "4", 12)]
     elements += [("B", "2", 13), ("C", "3", 14), ("B", "1", 3), ("B", "2", 2), ("B", "3", 9)]
-    found, _ = updates(HoppingEventTimeWindows.of(10, 5), elements, lateness=86_400_000)
+    found, _ = updates(w.HoppingEventTimeWindows.of(10, 5), elements, lateness=86_400_000)
     in_time = [row for row in found if row[1] >= 0]  # Kafka has no windows before 0
     assert in_time[:6] == [
         ("A", 0, 10, "0+1"),
@@ -80,7 +70,7 @@ def test_hopping_aggregates():
 def test_records_of_windows_that_the_grace_has_closed_are_dropped():
     """KStreamWindowAggregateTest.shouldLogAndMeterWhenSkippingExpiredWindowByGrace: [100, 110) closes at 200."""
     elements = [("k", "100", 200), *[("k", str(n), 100 + n) for n in range(6)], ("k", "6", 6)]
-    found, harness = updates(TumblingEventTimeWindows.of(10), elements, lateness=90)
+    found, harness = updates(w.TumblingEventTimeWindows.of(10), elements, lateness=90)
     assert found == [("k", 200, 210, "0+100")]
     assert harness.metrics()["rows_dropped"] == 7
 
@@ -88,7 +78,7 @@ def test_records_of_windows_that_the_grace_has_closed_are_dropped():
 def test_a_record_of_two_windows_goes_to_the_one_that_is_open():
     """KStreamWindowAggregateTest.shouldLogAndMeterWhenSkippingExpiredWindow: [0, 10) has closed, [5, 15) has not."""
     elements = [("k", "100", 100), *[("k", str(n), n) for n in range(7)]]
-    found, harness = updates(HoppingEventTimeWindows.of(10, 5), elements, lateness=90)
+    found, harness = updates(w.HoppingEventTimeWindows.of(10, 5), elements, lateness=90)
     assert found == [("k", 95, 105, "0+100"), ("k", 100, 110, "0+100"), ("k", 5, 15, "0+5"), ("k", 5, 15, "0+5+6")]
     assert harness.metrics()["rows_dropped"] == 5
 
@@ -96,7 +86,9 @@ def test_a_record_of_two_windows_goes_to_the_one_that_is_open():
 def test_sessions_of_records_within_and_beyond_the_gap():
     """KStreamSessionWindowAggregateProcessorTest.shouldCreateSingleSession..., shouldHaveMultipleSessionsForSameId."""
     times = [0, 500, 500 + GAP, 501 + 2 * GAP, 501 + 2 * GAP]  # at exactly the gap a session goes on
-    found, _ = updates(EventTimeSessionWindows.with_gap(GAP), [("mel", "", time) for time in times], aggregate=Count())
+    found, _ = updates(
+        w.EventTimeSessionWindows.with_gap(GAP), [("mel", "", time) for time in times], aggregate=w.Count()
+    )
     assert [(start, end - GAP, count) for _, start, end, count in found] == [
         (0, 0, 1),
         (0, 500, 2),
@@ -109,7 +101,7 @@ def test_sessions_of_records_within_and_beyond_the_gap():
 def test_a_record_that_joins_two_sessions():
     """KStreamSessionWindowAggregateProcessorTest.shouldMergeSessions and shouldRemoveMergedSessionsFromStateStore."""
     elements = [("mel", "", 0), ("mel", "", GAP + 1), ("mel", "", GAP // 2)]
-    found, harness = updates(EventTimeSessionWindows.with_gap(GAP), elements, aggregate=Count(), lateness=GAP)
+    found, harness = updates(w.EventTimeSessionWindows.with_gap(GAP), elements, aggregate=w.Count(), lateness=GAP)
     assert found == [("mel", 0, GAP, 1), ("mel", GAP + 1, 2 * GAP + 1, 1), ("mel", 0, 2 * GAP + 1, 3)]
     harness.advance_watermark(10 * GAP)
     assert (harness.state_entries(), harness.pending_timers()) == (0, [])
@@ -120,8 +112,8 @@ def test_several_sessions_of_several_keys():
     half, second = GAP // 2, GAP + 1
     elements = [(key, "", 0) for key in "abcd"] + [("d", "", half), ("a", "", second), ("b", "", second)]
     elements += [("a", "", second + half), ("c", "", second + half)]
-    sessions = EventTimeSessionWindows.with_gap(GAP)
-    taken, harness = updates(sessions, elements, aggregate=Count(), lateness=GAP, trigger=EventTimeTrigger())
+    sessions = w.EventTimeSessionWindows.with_gap(GAP)
+    taken, harness = updates(sessions, elements, aggregate=w.Count(), lateness=GAP, trigger=w.EventTimeTrigger())
     harness.end_of_input()
     found = sorted(
         (*row[:2], row[2] - GAP, row[3]) for row in [*taken, *(tuple(r.value) for r in harness.take_output())]
@@ -158,9 +150,9 @@ def test_streaming_session_window(rows_per_batch, path):
     A session before others, one that is too late and dropped, two joined to one, and one after the others.
     """
     if path == "dynamic":
-        sessions = EventTimeSessionWindows.with_dynamic_gap(lambda row: 1000 if row.word == "hello" else 10_000)
+        sessions = w.EventTimeSessionWindows.with_dynamic_gap(lambda row: 1000 if row.word == "hello" else 10_000)
     else:
-        sessions = EventTimeSessionWindows.with_gap(10_000)
+        sessions = w.EventTimeSessionWindows.with_gap(10_000)
     source = pa.Table.from_pylist(WORDS) if path == "vectorized" else WORDS
     windows = (
         keyed.stream(source, timestamp="at", watermark=keyed.bounded_out_of_orderness(seconds=30))
@@ -168,7 +160,7 @@ def test_streaming_session_window(rows_per_batch, path):
         .window(sessions)
         .path("row" if path != "vectorized" else "vectorized")
     )
-    result = windows.aggregate(events=Count()).run(rows_per_batch=rows_per_batch, drain=False)
+    result = windows.aggregate(events=w.Count()).run(rows_per_batch=rows_per_batch, drain=False)
     found = sorted((word, start // 1000, end // 1000, events) for word, start, end, events in result.values)
     hello = ("hello", 40, 42, 2) if path == "dynamic" else ("hello", 40, 51, 2)
     assert found == [hello, *SESSIONS]
@@ -185,8 +177,8 @@ def test_session_window_over_a_table(vectorized):
     found = (
         keyed.stream(pa.Table.from_pylist(elements) if vectorized else elements, timestamp="at", watermark=delay)
         .key_by("id")
-        .window(EventTimeSessionWindows.with_gap(10_000))
-        .aggregate(count=Count(), total=Sum("value"), distinct=CountDistinct("value"))
+        .window(w.EventTimeSessionWindows.with_gap(10_000))
+        .aggregate(count=w.Count(), total=w.Sum("value"), distinct=w.CountDistinct("value"))
         .run()
         .values
     )

@@ -18,23 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.windows import (
-    Count,
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    Sum,
-    TumblingEventTimeWindows,
-    WindowAssigner,
-    aggregate,
-)
+from keyed import windows as w
 from tests.benchmarks.variants import WINDOW_JOBS
 
 CONTINUOUS = "continuous"
-WINDOWS: dict[str, WindowAssigner] = {
-    "J3-tumbling": TumblingEventTimeWindows.of(60_000),
-    "J3-hopping": HoppingEventTimeWindows.of(60_000, 10_000),
-    "J3-session": EventTimeSessionWindows.with_gap(5_000),
-    "J3-open": TumblingEventTimeWindows.of(30 * 86_400_000),
+WINDOWS: dict[str, w.WindowAssigner] = {
+    "J3-tumbling": w.TumblingEventTimeWindows.of(60_000),
+    "J3-hopping": w.HoppingEventTimeWindows.of(60_000, 10_000),
+    "J3-session": w.EventTimeSessionWindows.with_gap(5_000),
+    "J3-open": w.TumblingEventTimeWindows.of(30 * 86_400_000),
 }
 
 
@@ -42,9 +34,9 @@ def window_job(job: str, source: Any, path: Any = "auto", **options: Any) -> key
     """A job with or without windows over a source, 10 seconds of delay."""
     stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
     keyed_stream = stream.key_by("user_id")
-    chosen = {"n": Count(), "total": Sum("amount")}
+    chosen = {"n": w.Count(), "total": w.Sum("amount")}
     if job == CONTINUOUS:
-        return aggregate(keyed_stream, chosen, name=job, path=path, **options)
+        return w.aggregate(keyed_stream, chosen, name=job, path=path, **options)
     return keyed_stream.window(WINDOWS[job]).path(path).aggregate(chosen, name=job, **options)
 
 

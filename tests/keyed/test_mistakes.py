@@ -12,19 +12,9 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, ListState, ReducingState, ValueState, windows
+from keyed import windows as w
 from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    CountEvictor,
-    CountTrigger,
-    CountWindows,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    ProcessingTimeSessionWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-)
 
 MINUTE = dt.timedelta(minutes=1)
 # Type checkers find these by themselves.
@@ -61,13 +51,13 @@ def by_item() -> Any:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: TumblingEventTimeWindows(1000), r"TumblingEventTimeWindows\(1000\): .*TumblingEventTimeWindows\.of"),
-        (lambda: TumblingProcessingTimeWindows(size=1), r"TumblingProcessingTimeWindows\(size=1\): .*\.of\(size\)"),
-        (lambda: HoppingEventTimeWindows(1000, 500), r"HoppingEventTimeWindows\(1000, 500\).*\.of\(size, slide\)"),
-        (lambda: EventTimeSessionWindows(MINUTE), r"EventTimeSessionWindows\(datetime\.timedelta.*\.with_gap\(gap\)"),
-        (lambda: ProcessingTimeSessionWindows(5), r"ProcessingTimeSessionWindows\(5\): .*\.with_gap\(gap\)"),
-        (lambda: CountWindows(FIVE), r"CountWindows\(5\): .*CountWindows\.of\(size\)"),
-        (lambda: GlobalWindows(FIVE), r"GlobalWindows\(5\): .*GlobalWindows\.create\(\)"),
+        (lambda: w.TumblingEventTimeWindows(1000), r"TumblingEventTimeWindows\(1000\): .*TumblingEventTimeWindows\.of"),
+        (lambda: w.TumblingProcessingTimeWindows(size=1), r"TumblingProcessingTimeWindows\(size=1\): .*\.of\(size\)"),
+        (lambda: w.HoppingEventTimeWindows(1000, 500), r"HoppingEventTimeWindows\(1000, 500\).*\.of\(size, slide\)"),
+        (lambda: w.EventTimeSessionWindows(MINUTE), r"EventTimeSessionWindows\(datetime\.timedelta.*\.with_gap\(gap\)"),
+        (lambda: w.ProcessingTimeSessionWindows(5), r"ProcessingTimeSessionWindows\(5\): .*\.with_gap\(gap\)"),
+        (lambda: w.CountWindows(FIVE), r"CountWindows\(5\): .*CountWindows\.of\(size\)"),
+        (lambda: w.GlobalWindows(FIVE), r"GlobalWindows\(5\): .*GlobalWindows\.create\(\)"),
         (lambda: windows.CalendarWindows("month"), r"CalendarWindows\('month'\): .*months\(zone\)"),
     ],
 )
@@ -76,10 +66,10 @@ def test_an_assigner_that_is_made_by_its_class_names_itself_and_the_method(make,
         make()
 
 
-HOPPING: Any = HoppingEventTimeWindows
-TUMBLING: Any = TumblingEventTimeWindows
-SESSIONS: Any = EventTimeSessionWindows
-COUNT: Any = CountWindows
+HOPPING: Any = w.HoppingEventTimeWindows
+TUMBLING: Any = w.TumblingEventTimeWindows
+SESSIONS: Any = w.EventTimeSessionWindows
+COUNT: Any = w.CountWindows
 
 
 @pytest.mark.parametrize(
@@ -147,11 +137,11 @@ def made(text: Any) -> Any:
         (lambda: by_item().process(UncalledStateOfAType()), r"count = keyed\.ValueState\(\.\.\.\)"),
         (lambda: ReducingState(made(int)), r"int is a type; the function comes first: ReducingState\(function, int\)"),
         (
-            lambda: by_item().window(TumblingEventTimeWindows.of(5)).trigger(made(CountTrigger)),
+            lambda: by_item().window(w.TumblingEventTimeWindows.of(5)).trigger(made(w.CountTrigger)),
             r"trigger\(CountTrigger\): give an object and not the class: CountTrigger\.of\(\.\.\.\)",
         ),
         (
-            lambda: by_item().window(TumblingEventTimeWindows.of(5)).evictor(made(CountEvictor)),
+            lambda: by_item().window(w.TumblingEventTimeWindows.of(5)).evictor(made(w.CountEvictor)),
             r"evictor\(CountEvictor\): give an object and not the class",
         ),
     ],
@@ -195,7 +185,7 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
     ("use", "said"),
     [
         (
-            lambda: sales().window(TumblingEventTimeWindows.of(5)),
+            lambda: sales().window(w.TumblingEventTimeWindows.of(5)),
             r"key the stream first: stream\.key_by\('column'\)\.wi",
         ),
         (lambda: sales().process(Passes()), r"key the stream first: stream\.key_by\('column'\)\.process"),
@@ -206,10 +196,10 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
         (lambda: by_item().run(), r"an output runs: "),
         (lambda: sales().groupBy("item"), r"the method is key_by"),
         (lambda: by_item().windows(5), r"did you mean 'window'\?"),
-        (lambda: by_item().window(TumblingEventTimeWindows), r"give an object and not the class"),
-        (lambda: by_item().window(TumblingEventTimeWindows.of(5)).count(), r"aggregate\(count=Count\(\)\)"),
+        (lambda: by_item().window(w.TumblingEventTimeWindows), r"give an object and not the class"),
+        (lambda: by_item().window(w.TumblingEventTimeWindows.of(5)).count(), r"aggregate\(count=Count\(\)\)"),
         (
-            lambda: by_item().window(TumblingEventTimeWindows.of(5)).run(),
+            lambda: by_item().window(w.TumblingEventTimeWindows.of(5)).run(),
             r"define the result of a window first: \.aggregate",
         ),
         (lambda: sales().key_by(0), r"key_by\(0\): give one or more column names"),
@@ -226,7 +216,7 @@ def test_a_mistake_in_a_definition_is_typed_and_has_a_remedy(use, said):
 
 
 def test_what_a_stream_does_not_have_is_an_attribute_error_too():
-    for thing in (sales(), by_item(), by_item().window(TumblingEventTimeWindows.of(5))):
+    for thing in (sales(), by_item(), by_item().window(w.TumblingEventTimeWindows.of(5))):
         assert not hasattr(thing, "select")
         assert not hasattr(thing, "_private")
 
@@ -454,7 +444,7 @@ def test_a_misspelt_public_name_gets_the_one_like_it():
 
 
 def test_an_assigner_names_the_class_method_that_it_has():
-    sessions: Any = EventTimeSessionWindows
+    sessions: Any = w.EventTimeSessionWindows
     with pytest.raises(AttributeError, match=r"EventTimeSessionWindows has no 'of'; .*\.with_gap\(gap\)"):
         sessions.of(5)
     with pytest.raises(AttributeError, match=r"TumblingEventTimeWindows has no 'with_gap'; .*\.of\(size\)"):

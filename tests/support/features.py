@@ -20,21 +20,9 @@ import pyarrow.parquet as pq
 
 import keyed
 from examples.sqlite_changelog import SqliteChangelog
+from keyed import windows as w
 from keyed.formats.declared_formats import Format
 from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin, lookup_join
-from keyed.windows import (
-    CalendarWindows,
-    Count,
-    CountTrigger,
-    CountWindows,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    Sum,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    aggregate,
-)
 from tests.support.s3 import S3Server
 
 #: The columns: runtimes, and uses of a changelog; the last three are tested in the local runtime.
@@ -113,7 +101,7 @@ class Reducing(keyed.KeyedProcessFunction):
 
 
 class Aggregating(Reducing):
-    total = keyed.AggregatingState(Count(), int)
+    total = keyed.AggregatingState(w.Count(), int)
 
 
 class Versioned(keyed.KeyedProcessFunction):
@@ -240,7 +228,7 @@ def window(assigner: Any, **chosen: Any) -> Chain:
         made = streams(ROWS).key_by("k").window(assigner)
         if "trigger" in chosen:
             made = made.trigger(chosen["trigger"])
-        return made.path(chosen.get("path", "auto")).aggregate({"n": Sum("v")}, **options)
+        return made.path(chosen.get("path", "auto")).aggregate({"n": w.Sum("v")}, **options)
 
     return chain
 
@@ -252,7 +240,7 @@ def gap_of(row: Any) -> int:
 
 def continuous(streams: Streams, options: Options) -> keyed.Output:
     """Return the job of aggregates without windows."""
-    return aggregate(streams(ROWS).key_by("k"), {"n": Sum("v"), "rows": Count()}, **options)
+    return w.aggregate(streams(ROWS).key_by("k"), {"n": w.Sum("v"), "rows": w.Count()}, **options)
 
 
 def pair(left: Any, right: Any) -> tuple[str, int]:
@@ -312,15 +300,15 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("global table", "../how-to/enrich.md#a-table-that-hardly-changes", priced),
     ],
     "Windows and aggregates": [
-        Feature("`TumblingEventTimeWindows`", WINDOWS, window(TumblingEventTimeWindows.of(60_000))),
-        Feature("`HoppingEventTimeWindows`", WINDOWS, window(HoppingEventTimeWindows.of(60_000, 30_000))),
-        Feature("`EventTimeSessionWindows`", WINDOWS, window(EventTimeSessionWindows.with_gap(30_000))),
-        Feature("sessions with a dynamic gap", WINDOWS, window(EventTimeSessionWindows.with_dynamic_gap(gap_of))),
-        Feature("`CalendarWindows`", WINDOWS, window(CalendarWindows.days("Europe/Paris"))),
-        Feature("`TumblingProcessingTimeWindows`", WINDOWS, window(TumblingProcessingTimeWindows.of(60_000))),
-        Feature("`CountWindows`", WINDOWS, window(CountWindows.of(2))),
-        Feature("`GlobalWindows` with a trigger", WINDOWS, window(GlobalWindows.create(), trigger=CountTrigger(1))),
-        Feature("windows row by row", WINDOWS, window(TumblingEventTimeWindows.of(60_000), path="row")),
+        Feature("`TumblingEventTimeWindows`", WINDOWS, window(w.TumblingEventTimeWindows.of(60_000))),
+        Feature("`HoppingEventTimeWindows`", WINDOWS, window(w.HoppingEventTimeWindows.of(60_000, 30_000))),
+        Feature("`EventTimeSessionWindows`", WINDOWS, window(w.EventTimeSessionWindows.with_gap(30_000))),
+        Feature("sessions with a dynamic gap", WINDOWS, window(w.EventTimeSessionWindows.with_dynamic_gap(gap_of))),
+        Feature("`CalendarWindows`", WINDOWS, window(w.CalendarWindows.days("Europe/Paris"))),
+        Feature("`TumblingProcessingTimeWindows`", WINDOWS, window(w.TumblingProcessingTimeWindows.of(60_000))),
+        Feature("`CountWindows`", WINDOWS, window(w.CountWindows.of(2))),
+        Feature("`GlobalWindows` with a trigger", WINDOWS, window(w.GlobalWindows.create(), trigger=w.CountTrigger(1))),
+        Feature("windows row by row", WINDOWS, window(w.TumblingEventTimeWindows.of(60_000), path="row")),
         Feature("`aggregate` without windows", "../how-to/windows.md#aggregate-without-windows", continuous),
     ],
     "Joins": [

@@ -11,28 +11,8 @@ import random
 import sys
 from collections import Counter as Multiset
 
+from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    CalendarProcessingTimeWindows,
-    CalendarWindows,
-    CollectList,
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountTrigger,
-    CountWindows,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
-    ProcessingTimeoutTrigger,
-    ProcessingTimeSessionWindows,
-    PurgingTrigger,
-    Sum,
-    Trigger,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
-)
 from keyed.windows.triggers import NeverTrigger
 from keyed.windows.window_operator import WindowOperator
 from tests.windows.oracle import Oracle, Program
@@ -46,7 +26,7 @@ ALL_TRIGGERS = ("count", "purging", "continuous", "continuous-clock", "timeout",
 SPRING, AUTUMN = 1_616_886_000_000, 1_635_634_800_000
 
 
-class SortedValues(CollectList):
+class SortedValues(w.CollectList):
     """The values in order: an aggregate whose result shows every element and depends on no order."""
 
     commutative = True
@@ -108,29 +88,29 @@ def any_program(rng: random.Random) -> Program:
     return Program(kind, size, slide, offset, lateness, trigger, tuple(steps), event_time, unit)
 
 
-def assigner_of(program: Program) -> WindowAssigner:
+def assigner_of(program: Program) -> w.WindowAssigner:
     """The assigner that a program names."""
     if program.kind == "global":
-        return GlobalWindows.create()
+        return w.GlobalWindows.create()
     if program.kind in ("count", "sliding-count"):
-        return CountWindows.of(program.size, program.slide if program.kind == "sliding-count" else None)
+        return w.CountWindows.of(program.size, program.slide if program.kind == "sliding-count" else None)
     if program.kind == "calendar":
-        calendar = CalendarWindows if program.event_time else CalendarProcessingTimeWindows
+        calendar = w.CalendarWindows if program.event_time else w.CalendarProcessingTimeWindows
         return calendar.days("Europe/Berlin")
     if program.kind == "dynamic":
-        dynamic = EventTimeSessionWindows if program.event_time else ProcessingTimeSessionWindows
+        dynamic = w.EventTimeSessionWindows if program.event_time else w.ProcessingTimeSessionWindows
         return dynamic.with_dynamic_gap(lambda row: (1 + row[1] % program.size) * program.unit)
     if not program.event_time:
         if program.kind == "tumbling":
-            return TumblingProcessingTimeWindows.of(program.size, program.offset)
+            return w.TumblingProcessingTimeWindows.of(program.size, program.offset)
         if program.kind == "hopping":
-            return HoppingProcessingTimeWindows.of(program.size, program.slide, program.offset)
-        return ProcessingTimeSessionWindows.with_gap(program.size)
+            return w.HoppingProcessingTimeWindows.of(program.size, program.slide, program.offset)
+        return w.ProcessingTimeSessionWindows.with_gap(program.size)
     if program.kind == "tumbling":
-        return TumblingEventTimeWindows.of(program.size, program.offset)
+        return w.TumblingEventTimeWindows.of(program.size, program.offset)
     if program.kind == "hopping":
-        return HoppingEventTimeWindows.of(program.size, program.slide, program.offset)
-    return EventTimeSessionWindows.with_gap(program.size)
+        return w.HoppingEventTimeWindows.of(program.size, program.slide, program.offset)
+    return w.EventTimeSessionWindows.with_gap(program.size)
 
 
 def operator_of(program: Program, *, keeps: str = "packed") -> WindowOperator:
@@ -140,13 +120,13 @@ def operator_of(program: Program, *, keeps: str = "packed") -> WindowOperator:
         program: The program.
         keeps: ``packed`` where that is possible, or ``general``.
     """
-    triggers: dict[str, Trigger | None] = {
+    triggers: dict[str, w.Trigger | None] = {
         "default": None,
-        "count": CountTrigger.of(2),
-        "purging": PurgingTrigger.of(CountTrigger.of(2)),
-        "continuous": ContinuousEventTimeTrigger.of(4 * program.unit),
-        "continuous-clock": ContinuousProcessingTimeTrigger.of(4 * program.unit),
-        "timeout": ProcessingTimeoutTrigger.of(CountTrigger.of(2), 5 * program.unit),
+        "count": w.CountTrigger.of(2),
+        "purging": w.PurgingTrigger.of(w.CountTrigger.of(2)),
+        "continuous": w.ContinuousEventTimeTrigger.of(4 * program.unit),
+        "continuous-clock": w.ContinuousProcessingTimeTrigger.of(4 * program.unit),
+        "timeout": w.ProcessingTimeoutTrigger.of(w.CountTrigger.of(2), 5 * program.unit),
         "never": NeverTrigger(),
     }
     aggregate = SortedValues(lambda row: row[1])
@@ -155,7 +135,7 @@ def operator_of(program: Program, *, keeps: str = "packed") -> WindowOperator:
     return WindowOperator(
         assigner=assigner_of(program),
         trigger=triggers[program.trigger],
-        aggregate={"values": aggregate} if keeps == "packed" else {"values": aggregate, "more": Sum(lambda row: 0)},
+        aggregate={"values": aggregate} if keeps == "packed" else {"values": aggregate, "more": w.Sum(lambda row: 0)},
         allowed_lateness_ms=program.lateness,
         late_tag="late",
     )

@@ -9,31 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed import windows as w
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    Aggregate,
-    ApproxCountDistinct,
-    ArgMax,
-    ArgMin,
-    CollectList,
-    CollectSet,
-    Count,
-    CountDistinct,
-    First,
-    Latest,
-    Max,
-    Mean,
-    Min,
-    MostFrequent,
-    Stddev,
-    Sum,
-    TopK,
-    TumblingEventTimeWindows,
-    Variance,
-    aggregate_of,
-)
 from keyed.windows.aggregates import algebra_of
 from keyed.windows.sketches import hash_value
 from keyed.windows.window_operator import WindowOperator
@@ -54,35 +33,35 @@ def result(aggregate, values, times=None):
 @pytest.mark.parametrize(
     ("aggregate", "values", "expected"),
     [
-        (Count(), [1, None, 3], 3),
-        (Count(lambda v: v), [1, None, 3], 2),
-        (Sum(), [1, None, 3], 4),
-        (Sum(), [None], None),
-        (Sum(), [0.5, 0.25], 0.75),
-        (Sum(), [Decimal("0.1"), Decimal("0.2")], Decimal("0.3")),
-        (Min(), [3, None, 1], 1),
-        (Max(), ["b", "a"], "b"),
-        (Max(), [None], None),
-        (Mean(), [1, 2, None, 6], 3.0),
-        (Mean(), [], None),
-        (Variance(), [2, 4, 4, 4, 5, 5, 7, 9], 32 / 7),
-        (Variance(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 4.0),
-        (Stddev(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 2.0),
-        (Variance(), [1], None),
-        (Variance(), [], None),
-        (CollectList(), [3, None, 1, 3], [3, 1, 3]),
-        (CollectSet(), [3, None, 1, 3], [1, 3]),
-        (CollectSet(), ["b", 2, "a"], [2, "a", "b"]),
-        (CountDistinct(), [3, None, 1, 3], 2),
-        (First(), [None, 2], None),
-        (First(), [], None),
-        (Latest(), [1, 2], 2),
-        (TopK(2), [1, 5, 3, 5], [5, 5]),
-        (TopK(3), [1], [1]),
-        (ArgMax(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 2), ("c", 1), ("z", None)], "a"),
-        (ArgMin(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 1), ("c", 1)], "a"),
-        (ApproxCountDistinct(), ["a", "b", "a", None], 2),
-        (ApproxCountDistinct(), [], 0),
+        (w.Count(), [1, None, 3], 3),
+        (w.Count(lambda v: v), [1, None, 3], 2),
+        (w.Sum(), [1, None, 3], 4),
+        (w.Sum(), [None], None),
+        (w.Sum(), [0.5, 0.25], 0.75),
+        (w.Sum(), [Decimal("0.1"), Decimal("0.2")], Decimal("0.3")),
+        (w.Min(), [3, None, 1], 1),
+        (w.Max(), ["b", "a"], "b"),
+        (w.Max(), [None], None),
+        (w.Mean(), [1, 2, None, 6], 3.0),
+        (w.Mean(), [], None),
+        (w.Variance(), [2, 4, 4, 4, 5, 5, 7, 9], 32 / 7),
+        (w.Variance(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 4.0),
+        (w.Stddev(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 2.0),
+        (w.Variance(), [1], None),
+        (w.Variance(), [], None),
+        (w.CollectList(), [3, None, 1, 3], [3, 1, 3]),
+        (w.CollectSet(), [3, None, 1, 3], [1, 3]),
+        (w.CollectSet(), ["b", 2, "a"], [2, "a", "b"]),
+        (w.CountDistinct(), [3, None, 1, 3], 2),
+        (w.First(), [None, 2], None),
+        (w.First(), [], None),
+        (w.Latest(), [1, 2], 2),
+        (w.TopK(2), [1, 5, 3, 5], [5, 5]),
+        (w.TopK(3), [1], [1]),
+        (w.ArgMax(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 2), ("c", 1), ("z", None)], "a"),
+        (w.ArgMin(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 1), ("c", 1)], "a"),
+        (w.ApproxCountDistinct(), ["a", "b", "a", None], 2),
+        (w.ApproxCountDistinct(), [], 0),
     ],
 )
 def test_results(aggregate, values, expected):
@@ -92,34 +71,49 @@ def test_results(aggregate, values, expected):
 @pytest.mark.parametrize("values", [[math.nan], [math.inf], [1.0, math.nan], [-math.inf, 1.0]])
 def test_variance_is_nan_where_a_value_is_not_finite(values):
     """As Spark's var_pop, also for a single value."""
-    assert math.isnan(result(Variance(sample=False), values))
+    assert math.isnan(result(w.Variance(sample=False), values))
 
 
 def test_ties_of_top_k_go_by_value_ascending():
     values = [("late", 3), ("b", 5), ("a", 5), ("c", 5), ("low", 1)]
     for order in (values, values[::-1]):
-        assert result(TopK(3, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c"]
-        assert result(TopK(4, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c", "late"]
+        assert result(w.TopK(3, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c"]
+        assert result(w.TopK(4, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c", "late"]
 
 
 def test_first_and_latest_by_time():
-    assert result(First(by_time=True), "cabd", [3, 1, 1, 9]) == "a"
-    assert result(Latest(by_time=True), "cabd", [3, 9, 9, 1]) == "b"
+    assert result(w.First(by_time=True), "cabd", [3, 1, 1, 9]) == "a"
+    assert result(w.Latest(by_time=True), "cabd", [3, 9, 9, 1]) == "b"
 
 
 def test_columns_are_attributes_keys_or_functions():
-    assert result(Sum("amount"), [row(amount=3), row(amount=4)]) == 7
-    assert result(Sum("per cent"), [row(**{"per cent": 3})]) == 3
+    assert result(w.Sum("amount"), [row(amount=3), row(amount=4)]) == 7
+    assert result(w.Sum("per cent"), [row(**{"per cent": 3})]) == 3
     with pytest.raises(DefinitionError, match="neither the name of a column nor a function"):
-        Sum(WRONG)
+        w.Sum(WRONG)
 
 
 NUMBERS = st.lists(st.integers(-(10**6), 10**6), max_size=20)
 MERGED = [
-    *(Count(), Sum(), Min(), Max(), Mean(), CollectList(), CollectSet(), CountDistinct(), First(), Latest()),
-    *(First(by_time=True), Latest(by_time=True), MostFrequent(3), TopK(3)),
-    *(TopK(3, lambda v: v, by=lambda v: v // 1000), ArgMax(lambda v: v, lambda v: v // 1000)),
-    *(ArgMin(lambda v: v, lambda v: v // 1000), ApproxCountDistinct(precision=4), ApproxCountDistinct(precision=8)),
+    *(
+        w.Count(),
+        w.Sum(),
+        w.Min(),
+        w.Max(),
+        w.Mean(),
+        w.CollectList(),
+        w.CollectSet(),
+        w.CountDistinct(),
+        w.First(),
+        w.Latest(),
+    ),
+    *(w.First(by_time=True), w.Latest(by_time=True), w.MostFrequent(3), w.TopK(3)),
+    *(w.TopK(3, lambda v: v, by=lambda v: v // 1000), w.ArgMax(lambda v: v, lambda v: v // 1000)),
+    *(
+        w.ArgMin(lambda v: v, lambda v: v // 1000),
+        w.ApproxCountDistinct(precision=4),
+        w.ApproxCountDistinct(precision=8),
+    ),
 ]
 #: Not `repr`, which shows the addresses of functions: workers of xdist must agree about the names.
 MERGED_IDS = [f"{type(aggregate).__name__} {number}" for number, aggregate in enumerate(MERGED)]
@@ -151,7 +145,7 @@ def test_merging_is_adding_all(aggregate, left, right):
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.integers(0, 20))
 def test_variance_merges(values, cut):
-    aggregate = Variance()
+    aggregate = w.Variance()
     parts = []
     for part in (values[:cut], values[cut:]):
         accumulator = aggregate.create_accumulator()
@@ -164,13 +158,13 @@ def test_variance_merges(values, cut):
 
 def test_a_sum_beyond_64_bits_is_refused():
     with pytest.raises(OverflowError, match="64 bits"):
-        result(Sum(), [2**63 - 1, 1])
-    assert result(Sum(), [2**63 - 1, 1, -1]) == 2**63 - 1
+        result(w.Sum(), [2**63 - 1, 1])
+    assert result(w.Sum(), [2**63 - 1, 1, -1]) == 2**63 - 1
 
 
 @pytest.mark.parametrize("number", [10, 1_000, 50_000])
 def test_approximate_distinct_counts_are_within_four_standard_errors(number):
-    aggregate = ApproxCountDistinct(precision=12)
+    aggregate = w.ApproxCountDistinct(precision=12)
     accumulator = aggregate.create_accumulator()
     for value in range(number):
         accumulator = aggregate.add(f"user-{value}", accumulator)
@@ -190,37 +184,37 @@ def test_equal_values_hash_equal():
 def test_types_follow_from_the_input():
     columns = {"n": "int", "x": "double", "d": "decimal(10,2)", "s": "string"}
     derived = {
-        Count(): "bigint",
-        Sum("n"): "bigint",
-        Sum("x"): "double",
-        Sum("d"): "decimal(20,2)",
-        Min("s"): "string",
-        Mean("n"): "double",
-        Mean("d"): "decimal(14,6)",
-        CollectList("s"): "array<string>",
-        TopK(3, "s", by="n"): "array<string>",
-        CountDistinct("s"): "bigint",
-        ArgMax("s", "n"): "string",
-        Latest("d"): "decimal(10,2)",
-        Sum(len): None,
-        Sum(len, type="bigint"): "bigint",
+        w.Count(): "bigint",
+        w.Sum("n"): "bigint",
+        w.Sum("x"): "double",
+        w.Sum("d"): "decimal(20,2)",
+        w.Min("s"): "string",
+        w.Mean("n"): "double",
+        w.Mean("d"): "decimal(14,6)",
+        w.CollectList("s"): "array<string>",
+        w.TopK(3, "s", by="n"): "array<string>",
+        w.CountDistinct("s"): "bigint",
+        w.ArgMax("s", "n"): "string",
+        w.Latest("d"): "decimal(10,2)",
+        w.Sum(len): None,
+        w.Sum(len, type="bigint"): "bigint",
     }
     for aggregate, expected in derived.items():
         assert aggregate.output_type(columns) == expected, aggregate
     with pytest.raises(OutputDefinitionError, match="no column 'missing'"):
-        Sum("missing").output_type(columns)
+        w.Sum("missing").output_type(columns)
 
 
 def test_the_algebra_is_data():
-    mean: Any = algebra_of(Mean("n"))
-    top: Any = algebra_of(TopK(3, "s", by="n"))
+    mean: Any = algebra_of(w.Mean("n"))
+    top: Any = algebra_of(w.TopK(3, "s", by="n"))
     assert [part.merge for part in mean.parts] == ["sum", "sum"]
     assert top.options == (("k", 3), ("by", "n"))
-    assert algebra_of(Sum(len)) is None
-    assert algebra_of(aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b)) is None
+    assert algebra_of(w.Sum(len)) is None
+    assert algebra_of(w.aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b)) is None
 
 
-class Product(Aggregate):
+class Product(w.Aggregate):
     def create_accumulator(self):
         return 1
 
@@ -249,11 +243,11 @@ class Foreign:
 
 @pytest.mark.parametrize(
     "aggregate",
-    [Product(), Foreign(), aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b)],
+    [Product(), Foreign(), w.aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b)],
     ids=["subclass", "methods", "functions"],
 )
 def test_users_write_aggregates(aggregate):
-    operator = WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)
+    operator = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
     with KeyedTestHarness(operator, key=lambda _: "k") as harness:
         for time, value in ((1, 3), (2, 5), (11, 7)):
             harness.process(value, time)
@@ -262,14 +256,14 @@ def test_users_write_aggregates(aggregate):
         assert harness.take_output() == [(15, 9), (7, 19)]
 
 
-@pytest.mark.parametrize("aggregate", [object(), Count, {"n": 3}, {}])
+@pytest.mark.parametrize("aggregate", [object(), w.Count, {"n": 3}, {}])
 def test_what_is_no_aggregate_is_refused(aggregate):
     with pytest.raises(DefinitionError):
-        WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)
+        WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: TopK(0), lambda: ApproxCountDistinct(precision=3), lambda: aggregate_of(WRONG, WRONG, WRONG)]
+    "make", [lambda: w.TopK(0), lambda: w.ApproxCountDistinct(precision=3), lambda: w.aggregate_of(WRONG, WRONG, WRONG)]
 )
 def test_bad_parameters_are_refused(make):
     with pytest.raises(DefinitionError):

@@ -6,20 +6,8 @@ from typing import Any
 import pytest
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed import windows as w
 from keyed.errors import DefinitionError
-from keyed.windows import (
-    CountWindows,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    GlobalWindow,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
-    ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-)
 from keyed.windows.triggers import NeverTrigger
 
 
@@ -46,8 +34,8 @@ TUMBLING: dict[tuple[Any, Any], dict[int, tuple[int, int]]] = {
     ("size", "offset", "timestamp", "window"), [(*key, *each) for key in TUMBLING for each in TUMBLING[key].items()]
 )
 def test_tumbling(size, offset, timestamp, window):
-    assert assigned(TumblingEventTimeWindows.of(size, offset), timestamp) == [window]
-    assert assigned(TumblingProcessingTimeWindows.of(size, offset), None, timestamp) == [window]
+    assert assigned(w.TumblingEventTimeWindows.of(size, offset), timestamp) == [window]
+    assert assigned(w.TumblingProcessingTimeWindows.of(size, offset), None, timestamp) == [window]
 
 
 @pytest.mark.parametrize(
@@ -64,54 +52,54 @@ def test_tumbling(size, offset, timestamp, window):
     ],
 )
 def test_hopping(size, slide, offset, timestamp, windows):
-    assert assigned(HoppingEventTimeWindows.of(size, slide, offset), timestamp) == windows
-    assert assigned(HoppingProcessingTimeWindows.of(size, slide, offset), None, timestamp) == windows
+    assert assigned(w.HoppingEventTimeWindows.of(size, slide, offset), timestamp) == windows
+    assert assigned(w.HoppingProcessingTimeWindows.of(size, slide, offset), None, timestamp) == windows
 
 
 def test_sessions():
-    assert assigned(EventTimeSessionWindows.with_gap(5000), 4999) == [(4999, 9999)]
-    assert assigned(ProcessingTimeSessionWindows.with_gap(timedelta(seconds=5)), None, 7) == [(7, 5007)]
-    dynamic = EventTimeSessionWindows.with_dynamic_gap(len)
+    assert assigned(w.EventTimeSessionWindows.with_gap(5000), 4999) == [(4999, 9999)]
+    assert assigned(w.ProcessingTimeSessionWindows.with_gap(timedelta(seconds=5)), None, 7) == [(7, 5007)]
+    dynamic = w.EventTimeSessionWindows.with_dynamic_gap(len)
     assert assigned(dynamic, 10, element="four") == [(10, 14)]
-    assert assigned(EventTimeSessionWindows.with_gap(5000), MAX_TIMESTAMP) == [(MAX_TIMESTAMP, MAX_TIMESTAMP + 1)]
+    assert assigned(w.EventTimeSessionWindows.with_gap(5000), MAX_TIMESTAMP) == [(MAX_TIMESTAMP, MAX_TIMESTAMP + 1)]
 
 
 def test_global_and_count_windows():
-    assert GlobalWindows.create().assign_windows("x", 5, 5) == (GlobalWindow(),)
-    assert isinstance(GlobalWindows.create().default_trigger(), NeverTrigger)
-    assert isinstance(GlobalWindows.create_with_end_of_stream_trigger().default_trigger(), EventTimeTrigger)
-    assert repr(CountWindows.of(3).default_trigger()) == "PurgingTrigger(CountTrigger(3))"
-    assert CountWindows.of(3).default_evictor() is None
-    assert repr(CountWindows.of(3, 2).default_trigger()) == "CountTrigger(2)"
-    assert CountWindows.of(3, 2).default_evictor() is not None
+    assert w.GlobalWindows.create().assign_windows("x", 5, 5) == (w.GlobalWindow(),)
+    assert isinstance(w.GlobalWindows.create().default_trigger(), NeverTrigger)
+    assert isinstance(w.GlobalWindows.create_with_end_of_stream_trigger().default_trigger(), w.EventTimeTrigger)
+    assert repr(w.CountWindows.of(3).default_trigger()) == "PurgingTrigger(CountTrigger(3))"
+    assert w.CountWindows.of(3).default_evictor() is None
+    assert repr(w.CountWindows.of(3, 2).default_trigger()) == "CountTrigger(2)"
+    assert w.CountWindows.of(3, 2).default_evictor() is not None
 
 
 def test_default_triggers_follow_the_clock():
-    assert isinstance(TumblingEventTimeWindows.of(5).default_trigger(), EventTimeTrigger)
-    assert isinstance(TumblingProcessingTimeWindows.of(5).default_trigger(), ProcessingTimeTrigger)
-    assert TumblingEventTimeWindows.of(5).event_time
-    assert not ProcessingTimeSessionWindows.with_gap(5).event_time
+    assert isinstance(w.TumblingEventTimeWindows.of(5).default_trigger(), w.EventTimeTrigger)
+    assert isinstance(w.TumblingProcessingTimeWindows.of(5).default_trigger(), w.ProcessingTimeTrigger)
+    assert w.TumblingEventTimeWindows.of(5).event_time
+    assert not w.ProcessingTimeSessionWindows.with_gap(5).event_time
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TumblingEventTimeWindows.of(0), "size"),
-        (lambda: TumblingEventTimeWindows.of(-1), "size"),
-        (lambda: TumblingEventTimeWindows.of(10, 10), "below the size of 10 ms"),
-        (lambda: TumblingEventTimeWindows.of(10, -11), "below the size of 10 ms"),
-        (lambda: TumblingEventTimeWindows.of(timedelta(microseconds=1)), "whole number"),
-        (lambda: TumblingEventTimeWindows.of(wrong("1 minute")), "int milliseconds or a timedelta"),
-        (lambda: TumblingProcessingTimeWindows.of(10, 11), "absolute value"),
-        (lambda: HoppingEventTimeWindows.of(10, 0), "slide"),
-        (lambda: HoppingEventTimeWindows.of(-10, 5), "size"),
-        (lambda: HoppingEventTimeWindows.of(20, 10, 10), "below the slide of 10 ms"),
-        (lambda: HoppingProcessingTimeWindows.of(20, 10, -10), "below the slide of 10 ms"),
-        (lambda: EventTimeSessionWindows.with_gap(0), "gap"),
-        (lambda: EventTimeSessionWindows.with_dynamic_gap(wrong(5)), "not callable"),
-        (lambda: EventTimeSessionWindows.with_dynamic_gap(lambda _: 0).assign_windows("x", 1, 1), "session gap"),
-        (lambda: CountWindows.of(0), "size"),
-        (lambda: CountWindows.of(2, 0), "slide"),
+        (lambda: w.TumblingEventTimeWindows.of(0), "size"),
+        (lambda: w.TumblingEventTimeWindows.of(-1), "size"),
+        (lambda: w.TumblingEventTimeWindows.of(10, 10), "below the size of 10 ms"),
+        (lambda: w.TumblingEventTimeWindows.of(10, -11), "below the size of 10 ms"),
+        (lambda: w.TumblingEventTimeWindows.of(timedelta(microseconds=1)), "whole number"),
+        (lambda: w.TumblingEventTimeWindows.of(wrong("1 minute")), "int milliseconds or a timedelta"),
+        (lambda: w.TumblingProcessingTimeWindows.of(10, 11), "absolute value"),
+        (lambda: w.HoppingEventTimeWindows.of(10, 0), "slide"),
+        (lambda: w.HoppingEventTimeWindows.of(-10, 5), "size"),
+        (lambda: w.HoppingEventTimeWindows.of(20, 10, 10), "below the slide of 10 ms"),
+        (lambda: w.HoppingProcessingTimeWindows.of(20, 10, -10), "below the slide of 10 ms"),
+        (lambda: w.EventTimeSessionWindows.with_gap(0), "gap"),
+        (lambda: w.EventTimeSessionWindows.with_dynamic_gap(wrong(5)), "not callable"),
+        (lambda: w.EventTimeSessionWindows.with_dynamic_gap(lambda _: 0).assign_windows("x", 1, 1), "session gap"),
+        (lambda: w.CountWindows.of(0), "size"),
+        (lambda: w.CountWindows.of(2, 0), "slide"),
     ],
 )
 def test_bad_parameters_are_refused_with_the_rule(make, message):

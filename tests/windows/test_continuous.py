@@ -12,50 +12,32 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import windows
+from keyed import windows as w
 from keyed.testing import KeyedTestHarness, strategies
-from keyed.windows import (
-    ApproxCountDistinct,
-    ArgMax,
-    ArgMin,
-    CollectList,
-    CollectSet,
-    Count,
-    CountDistinct,
-    First,
-    Latest,
-    Max,
-    Mean,
-    Min,
-    MostFrequent,
-    Stddev,
-    Sum,
-    TopK,
-    Variance,
-)
 from keyed.windows.aggregates import Reduce
 from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 from tests.support.explained import computed
 
 AGGREGATES: dict[str, Any] = {
-    "rows": Count(),
-    "values": Count("v"),
-    "sum": Sum("v"),
-    "least": Min("v"),
-    "most": Max("v"),
-    "mean": Mean("v"),
-    "variance": Variance("v"),
-    "stddev": Stddev("v"),
-    "first": First("v"),
-    "last": Latest("v"),
-    "earliest": First("v", by_time=True),
-    "latest": Latest("v", by_time=True),
-    "at_most": ArgMax("name", by="v"),
-    "at_least": ArgMin("name", by="v"),
-    "top": TopK(2, "name", by="v"),
-    "set": CollectSet("v"),
-    "frequent": MostFrequent(2, "name"),
-    "distinct": CountDistinct("name"),
-    "about": ApproxCountDistinct("name"),
+    "rows": w.Count(),
+    "values": w.Count("v"),
+    "sum": w.Sum("v"),
+    "least": w.Min("v"),
+    "most": w.Max("v"),
+    "mean": w.Mean("v"),
+    "variance": w.Variance("v"),
+    "stddev": w.Stddev("v"),
+    "first": w.First("v"),
+    "last": w.Latest("v"),
+    "earliest": w.First("v", by_time=True),
+    "latest": w.Latest("v", by_time=True),
+    "at_most": w.ArgMax("name", by="v"),
+    "at_least": w.ArgMin("name", by="v"),
+    "top": w.TopK(2, "name", by="v"),
+    "set": w.CollectSet("v"),
+    "frequent": w.MostFrequent(2, "name"),
+    "distinct": w.CountDistinct("name"),
+    "about": w.ApproxCountDistinct("name"),
 }
 COLUMNS = {"k": "string", "n": "bigint", "v": "bigint", "name": "string"}
 SCHEMA = pa.schema(
@@ -173,14 +155,14 @@ def totals(stream, aggregates, tmp_path, **options):
 @pytest.mark.parametrize("path", ["auto", "row"])
 def test_an_average_is_told_with_each_batch_and_kept_as_a_table(path, tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS), timestamp="t")
-    batches, table, _ = totals(stream, {"avg": Mean("reading"), "n": Count()}, tmp_path, path=path)
+    batches, table, _ = totals(stream, {"avg": w.Mean("reading"), "n": w.Count()}, tmp_path, path=path)
     assert batches == [[("sensor-1", 45.0, 1), ("sensor-2", 12.0, 1)], [("sensor-1", 68.5, 2)]]
     assert table == {"sensor-1": {"avg": 68.5, "n": 2}, "sensor-2": {"avg": 12.0, "n": 1}}
 
 
 def test_latest_by_arrival_and_by_time(tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS[::-1]), timestamp="t")
-    both = {"arrived": Latest("reading"), "newest": Latest("reading", by_time=True)}
+    both = {"arrived": w.Latest("reading"), "newest": w.Latest("reading", by_time=True)}
     _, table, output = totals(stream, both, tmp_path)
     assert table["sensor-1"] == {"arrived": 45, "newest": 92}
     assert computed(output) == "whole columns, a row of state per key"
@@ -205,8 +187,8 @@ class Span:
 @pytest.mark.parametrize(
     ("aggregate", "result", "reason"),
     [
-        (CollectList("reading"), [45, 92], "CollectList('reading') is not a built-in aggregate of a column"),
-        (Sum(lambda row: row.reading * 2), 274, "is not a built-in aggregate of a column"),
+        (w.CollectList("reading"), [45, 92], "CollectList('reading') is not a built-in aggregate of a column"),
+        (w.Sum(lambda row: row.reading * 2), 274, "is not a built-in aggregate of a column"),
         (
             Reduce(lambda a, b: max(a, b, key=lambda row: row.reading)),
             ("sensor-1", 92, 3),
@@ -228,11 +210,11 @@ def test_what_has_to_go_row_by_row(aggregate, result, reason, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("stream", {"n": Count()}), "is not keyed; give stream.key_by"),
+        (("stream", {"n": w.Count()}), "is not keyed; give stream.key_by"),
         (("keyed", {}), "names no aggregate; give a dict"),
-        (("keyed", {"n": Count}), "is a class; give an object"),
-        (("keyed", {"sensor": Count()}), "the key has a column of that name"),
-        (("keyed", Count()), "names no aggregate; give a dict"),
+        (("keyed", {"n": w.Count}), "is a class; give an object"),
+        (("keyed", {"sensor": w.Count()}), "the key has a column of that name"),
+        (("keyed", w.Count()), "names no aggregate; give a dict"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message):
@@ -240,25 +222,25 @@ def test_what_does_not_fit_is_refused(arguments, message):
     with pytest.raises(keyed.errors.DefinitionError, match=message):
         windows.aggregate(stream if arguments[0] == "stream" else stream.key_by("sensor"), arguments[1])  # type: ignore[arg-type]
     with pytest.raises(keyed.errors.DefinitionError, match="path='fast' must be"):
-        windows.aggregate(stream.key_by("sensor"), {"n": Count()}, path="fast")  # type: ignore[arg-type]
+        windows.aggregate(stream.key_by("sensor"), {"n": w.Count()}, path="fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["auto", "row"])
 def test_a_value_by_time_needs_timestamps(path, tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS))
     with pytest.raises(keyed.KeyedError, match="has none"):
-        totals(stream, {"x": Latest("reading", by_time=True)}, tmp_path, path=path)
+        totals(stream, {"x": w.Latest("reading", by_time=True)}, tmp_path, path=path)
 
 
 @pytest.mark.parametrize("path", ["auto", "row"])
 def test_without_timestamps(path, tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS))
-    batches, _, _ = totals(stream, {"x": Latest("reading")}, tmp_path, path=path)
+    batches, _, _ = totals(stream, {"x": w.Latest("reading")}, tmp_path, path=path)
     assert batches == [[("sensor-1", 45), ("sensor-2", 12)], [("sensor-1", 92)]]
 
 
 def test_an_aggregate_of_null_values_is_null(tmp_path):
     rows = pa.table({"sensor": ["a", "a"], "reading": pa.array([None, None], pa.int64())})
-    chosen = {"sum": Sum("reading"), "mean": Mean("reading"), "last": Latest("reading"), "n": Count("reading")}
+    chosen = {"sum": w.Sum("reading"), "mean": w.Mean("reading"), "last": w.Latest("reading"), "n": w.Count("reading")}
     batches, _, _ = totals(keyed.stream(rows), chosen, tmp_path)
     assert batches == [[("a", None, None, None, 0)]]

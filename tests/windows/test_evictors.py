@@ -4,28 +4,16 @@ from typing import Any
 
 import pytest
 
+from keyed import windows as w
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    Count,
-    CountEvictor,
-    CountTrigger,
-    DeltaEvictor,
-    EventTimeSessionWindows,
-    Evictor,
-    GlobalWindows,
-    ProcessWindowFunction,
-    Sum,
-    TimeEvictor,
-    TumblingEventTimeWindows,
-)
 from keyed.windows.evictors import TimestampedValue
 from keyed.windows.window_operator import WindowOperator
 
 WRONG: Any = 2
 
 
-class Values(ProcessWindowFunction):
+class Values(w.ProcessWindowFunction):
     def process(self, key, context, elements):
         yield [value for _, value in elements]
 
@@ -33,7 +21,7 @@ class Values(ProcessWindowFunction):
 def evicting(evictor, trigger_count=2, **options):
     options.setdefault("process", Values())
     operator = WindowOperator(
-        assigner=GlobalWindows.create(), trigger=CountTrigger.of(trigger_count), evictor=evictor, **options
+        assigner=w.GlobalWindows.create(), trigger=w.CountTrigger.of(trigger_count), evictor=evictor, **options
     )
     return KeyedTestHarness(operator, key=lambda element: element[0])
 
@@ -44,7 +32,7 @@ def values(harness):
 
 def test_count_evictor_before():
     """Flink: testCountTrigger (window of 4, slide 2)."""
-    with evicting(CountEvictor.of(4)) as h:
+    with evicting(w.CountEvictor.of(4)) as h:
         for value in range(6):
             h.process(("k", value), value)
             if value % 2:
@@ -55,7 +43,7 @@ def test_count_evictor_before():
 
 def test_count_evictor_after():
     """Flink: testCountEvictorEvictAfter."""
-    with evicting(CountEvictor.of(1, do_evict_after=True)) as h:
+    with evicting(w.CountEvictor.of(1, do_evict_after=True)) as h:
         for value in range(6):
             h.process(("k", value), value)
         assert values(h) == [[0, 1], [1, 2, 3], [3, 4, 5]]
@@ -63,29 +51,29 @@ def test_count_evictor_after():
 
 
 def test_an_element_as_old_as_the_duration_goes():
-    with evicting(TimeEvictor.of(2000)) as h:
+    with evicting(w.TimeEvictor.of(2000)) as h:
         for value, time in ((1, 1000), (2, 3000)):
             h.process(("k", value), time)
         assert values(h) == [[2]]
 
 
 def test_time_evictor_keeps_elements_without_timestamps():
-    with evicting(TimeEvictor.of(1)) as h:
+    with evicting(w.TimeEvictor.of(1)) as h:
         for value in range(2):
             h.process(("k", value), None)
         assert values(h) == [[0, 1]]
 
 
 def test_an_aggregate_over_what_is_left():
-    with evicting(CountEvictor.of(2), process=None, aggregate={"n": Count(), "total": Sum(lambda e: e[1])}) as h:
+    with evicting(w.CountEvictor.of(2), process=None, aggregate={"n": w.Count(), "total": w.Sum(lambda e: e[1])}) as h:
         for value in range(4):
             h.process(("k", value), 0)
         assert [(row.n, row.total) for row in values(h)] == [(2, 1), (2, 5)]
 
 
 def test_nothing_is_left_after_cleanup():
-    for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
-        operator = WindowOperator(assigner=assigner, evictor=CountEvictor.of(2), process=Values())
+    for assigner in (w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)):
+        operator = WindowOperator(assigner=assigner, evictor=w.CountEvictor.of(2), process=Values())
         with KeyedTestHarness(operator, key=lambda element: element[0]) as h:
             for value in range(4):
                 h.process(("k", value), value)
@@ -97,7 +85,7 @@ def test_nothing_is_left_after_cleanup():
 
 
 def test_a_custom_evictor():
-    class Odd(Evictor):
+    class Odd(w.Evictor):
         def evict_before(self, elements, size, window, ctx):
             assert size == len(elements)
             assert ctx.get_current_watermark() < ctx.get_current_processing_time()
@@ -114,7 +102,7 @@ def test_elements_are_timestamped():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: CountEvictor.of(-1), lambda: TimeEvictor.of(-1), lambda: DeltaEvictor.of(1, WRONG)]
+    "make", [lambda: w.CountEvictor.of(-1), lambda: w.TimeEvictor.of(-1), lambda: w.DeltaEvictor.of(1, WRONG)]
 )
 def test_bad_parameters_are_refused(make):
     with pytest.raises(DefinitionError):

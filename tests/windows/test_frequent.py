@@ -10,18 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
+from keyed import windows as w
 from keyed.errors import DefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    ApproxMostFrequent,
-    Count,
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    MostFrequent,
-    TumblingEventTimeWindows,
-    aggregate,
-)
 from tests.support.explained import computed
 
 VALUES = st.lists(st.integers(0, 12) | st.just(1), max_size=80)
@@ -51,7 +43,7 @@ def brute(values, k):
         ([(1, "x"), (1, "x"), (0, "y")], [((1, "x"), 2), ((0, "y"), 1)]),
     ],
 )
-@pytest.mark.parametrize("make", [MostFrequent, ApproxMostFrequent])
+@pytest.mark.parametrize("make", [w.MostFrequent, w.ApproxMostFrequent])
 def test_results(make, values, expected):
     found = make(2)
     assert repr([tuple(each) for each in found.get_result(added(found, values))]) == repr(expected)
@@ -59,7 +51,7 @@ def test_results(make, values, expected):
 
 @given(VALUES, VALUES, st.integers(1, 5))
 def test_exact_counts_are_those_of_brute_force_in_any_order_and_pieces(left, right, k):
-    exact = MostFrequent(k)
+    exact = w.MostFrequent(k)
     expected = brute([*left, *right], k)
     assert exact.get_result(added(exact, [*left, *right])) == expected
     a, b = added(exact, left), added(exact, right)
@@ -70,7 +62,7 @@ def test_exact_counts_are_those_of_brute_force_in_any_order_and_pieces(left, rig
 
 @given(st.lists(VALUES, min_size=1, max_size=6), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_the_sketch_keeps_its_bound_however_it_is_merged(pieces, capacity, random):
-    sketch = ApproxMostFrequent(capacity, capacity=capacity)
+    sketch = w.ApproxMostFrequent(capacity, capacity=capacity)
     parts = [added(sketch, piece) for piece in pieces]
     while len(parts) > 1:
         random.shuffle(parts)
@@ -88,16 +80,16 @@ def test_the_sketch_keeps_its_bound_however_it_is_merged(pieces, capacity, rando
 
 @given(VALUES)
 def test_the_sketch_is_deterministic(values):
-    sketch = ApproxMostFrequent(2, capacity=3)
-    assert added(sketch, values) == added(ApproxMostFrequent(2, capacity=3), list(values))
+    sketch = w.ApproxMostFrequent(2, capacity=3)
+    assert added(sketch, values) == added(w.ApproxMostFrequent(2, capacity=3), list(values))
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: MostFrequent(0), "k=0 must be an int of at least 1"),
-        (lambda: MostFrequent(True), "k=True must be an int"),
-        (lambda: ApproxMostFrequent(5, capacity=4), "capacity=4 must be an int of at least k=5"),
+        (lambda: w.MostFrequent(0), "k=0 must be an int of at least 1"),
+        (lambda: w.MostFrequent(True), "k=True must be an int"),
+        (lambda: w.ApproxMostFrequent(5, capacity=4), "capacity=4 must be an int of at least k=5"),
     ],
 )
 def test_parameters_are_checked(make, said):
@@ -107,12 +99,16 @@ def test_parameters_are_checked(make, said):
 
 ROWS = [("k", at, page) for at, page in enumerate("aabcabddddbbbbaac" * 3)]
 TABLE = pa.table({"key": [r[0] for r in ROWS], "at": [r[1] for r in ROWS], "page": [r[2] for r in ROWS]})
-ASSIGNERS = [TumblingEventTimeWindows.of(10), HoppingEventTimeWindows.of(10, 5), EventTimeSessionWindows.with_gap(2)]
+ASSIGNERS = [
+    w.TumblingEventTimeWindows.of(10),
+    w.HoppingEventTimeWindows.of(10, 5),
+    w.EventTimeSessionWindows.with_gap(2),
+]
 
 
 def pages(make, assigner, path, **options):
     windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(assigner).path(path)
-    output = windowed.aggregate(pages=make(2, "page"), n=Count())
+    output = windowed.aggregate(pages=make(2, "page"), n=w.Count())
     return sorted(
         (r.window_start, r.window_end, [tuple(each) for each in r.pages], r.n) for r in output.run(**options).values
     )
@@ -122,26 +118,26 @@ def pages(make, assigner, path, **options):
 @pytest.mark.parametrize("rows_per_batch", [1, 7, 1000])
 def test_windows_have_the_counts_of_brute_force_on_every_path(assigner, rows_per_batch):
     expected = []
-    for start, end, _, n in pages(MostFrequent, assigner, "row"):
+    for start, end, _, n in pages(w.MostFrequent, assigner, "row"):
         inside = [page for _, at, page in ROWS if start <= at < end]
         assert n == len(inside)
         expected.append((start, end, [tuple(each) for each in brute(inside, 2)], n))
     assert len(expected) >= 1
     for path in ("row", "vectorized"):
-        assert pages(MostFrequent, assigner, path, rows_per_batch=rows_per_batch) == expected
-    assert pages(ApproxMostFrequent, assigner, "auto", rows_per_batch=rows_per_batch) == expected
+        assert pages(w.MostFrequent, assigner, path, rows_per_batch=rows_per_batch) == expected
+    assert pages(w.ApproxMostFrequent, assigner, "auto", rows_per_batch=rows_per_batch) == expected
 
 
 def test_the_sketch_goes_by_row_and_explain_names_it():
     windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(ASSIGNERS[0])
-    assert "ApproxMostFrequent" in computed(windowed.aggregate(pages=ApproxMostFrequent(2, "page")))
+    assert "ApproxMostFrequent" in computed(windowed.aggregate(pages=w.ApproxMostFrequent(2, "page")))
 
 
-@pytest.mark.parametrize("make", [MostFrequent, ApproxMostFrequent])
+@pytest.mark.parametrize("make", [w.MostFrequent, w.ApproxMostFrequent])
 @pytest.mark.parametrize("rows_per_batch", [1, 1000])
 def test_continuous_aggregates_count_too(make, rows_per_batch, tmp_path):
     keyed_rows = keyed.stream(TABLE, timestamp="at").key_by("key")
-    output = aggregate(keyed_rows, {"pages": make(2, "page")}, name="pages")
+    output = w.aggregate(keyed_rows, {"pages": make(2, "page")}, name="pages")
     result = output.run(rows_per_batch=rows_per_batch, tables=tmp_path / "tables")
     expected = brute([page for *_, page in ROWS], 2)
     assert list(result)[-1].pages == expected
@@ -155,8 +151,8 @@ def test_continuous_aggregates_count_too(make, rows_per_batch, tmp_path):
 
 def test_accumulators_survive_a_crash():
     class Counts(keyed.KeyedProcessFunction):
-        pages = keyed.AggregatingState(MostFrequent(2))
-        floats = keyed.AggregatingState(MostFrequent(2))
+        pages = keyed.AggregatingState(w.MostFrequent(2))
+        floats = keyed.AggregatingState(w.MostFrequent(2))
 
         def process_element(self, value, ctx):
             self.pages.add(value)

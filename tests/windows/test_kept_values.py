@@ -6,20 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import keyed
-from keyed.windows import (
-    ArgMax,
-    CollectList,
-    CollectSet,
-    CountDistinct,
-    EventTimeSessionWindows,
-    First,
-    HoppingEventTimeWindows,
-    Latest,
-    Max,
-    Min,
-    TopK,
-    TumblingEventTimeWindows,
-)
+from keyed import windows as w
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: In Berlin the hour from two to three comes twice on this day; a clock on the wall shows the third before the second.
@@ -30,21 +17,21 @@ TIMES = [
 ]
 UTC = [time.astimezone(dt.UTC) for time in TIMES]
 AGGREGATES = {
-    "least": Min("at"),
-    "most": Max("at"),
-    "first": First("at"),
-    "latest": Latest("at"),
-    "all": CollectList("at"),
-    "set": CollectSet("at"),
-    "distinct": CountDistinct("at"),
-    "of_last": ArgMax("n", by="at"),
-    "top": TopK(2, "at", by="at"),
-    "nested": CollectList("nested"),
+    "least": w.Min("at"),
+    "most": w.Max("at"),
+    "first": w.First("at"),
+    "latest": w.Latest("at"),
+    "all": w.CollectList("at"),
+    "set": w.CollectSet("at"),
+    "distinct": w.CountDistinct("at"),
+    "of_last": w.ArgMax("n", by="at"),
+    "top": w.TopK(2, "at", by="at"),
+    "nested": w.CollectList("nested"),
 }
 WINDOWS = {
-    "tumbling": TumblingEventTimeWindows.of(1000),
-    "hopping": HoppingEventTimeWindows.of(1000, 500),
-    "session": EventTimeSessionWindows.with_gap(1000),
+    "tumbling": w.TumblingEventTimeWindows.of(1000),
+    "hopping": w.HoppingEventTimeWindows.of(1000, 500),
+    "session": w.EventTimeSessionWindows.with_gap(1000),
 }
 
 
@@ -69,7 +56,7 @@ def test_aggregates_keep_times_by_the_instant(name, lateness):
 
 def test_what_reduce_makes_is_the_same_within_a_batch_and_after_it():
     def run(size):
-        stream = keyed.stream(rows(), timestamp="t").key_by("k").window(TumblingEventTimeWindows.of(1000))
+        stream = keyed.stream(rows(), timestamp="t").key_by("k").window(w.TumblingEventTimeWindows.of(1000))
         return repr(stream.reduce(lambda a, b: max(a, b, key=lambda row: row.at)).run(rows_per_batch=size).values)
 
     assert run(1) == run(2) == run(3)

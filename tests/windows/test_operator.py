@@ -11,35 +11,16 @@ from typing import Any
 import pytest
 
 from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState, VersionedState, windows
+from keyed import windows as w
 from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    CollectList,
-    Count,
-    CountTrigger,
-    CountWindows,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    GlobalWindow,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    MergingWindowAssigner,
-    ProcessingTimeoutTrigger,
-    ProcessWindowFunction,
-    PurgingTrigger,
-    Sum,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
-    TumblingEventTimeWindows,
-)
 from keyed.windows.aggregates import Reduce
 from keyed.windows.window_operator import WindowOperator
 
 LATE = OutputTag("late")
 
 
-class Collect(ProcessWindowFunction):
+class Collect(w.ProcessWindowFunction):
     """Gives out key, window and elements."""
 
     def process(self, key, context, elements):
@@ -57,7 +38,7 @@ each_layout = pytest.mark.parametrize("keeps", ["packed", "general"])
 
 def operator(assigner, keeps="packed", **options):
     """An operator that sums values: its windows packed per key, or kept one by one."""
-    aggregate = Sum(value_of)
+    aggregate = w.Sum(value_of)
     if keeps == "general":
         aggregate.accumulator_type = int
     made = WindowOperator(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
@@ -92,8 +73,8 @@ def emptied(function, **options):
 
 def test_late_firing_after_a_purge_holds_only_the_late_element():
     """Flink: testLateness uses a purging trigger: each late firing is of the late element alone."""
-    trigger = PurgingTrigger.of(EventTimeTrigger())
-    op = operator(TumblingEventTimeWindows.of(2000), "general", allowed_lateness_ms=500, trigger=trigger)
+    trigger = w.PurgingTrigger.of(w.EventTimeTrigger())
+    op = operator(w.TumblingEventTimeWindows.of(2000), "general", allowed_lateness_ms=500, trigger=trigger)
     with emptied(op) as h:
         h.process(("k", 1), 500)
         h.advance_watermark(1999)
@@ -105,7 +86,7 @@ def test_late_firing_after_a_purge_holds_only_the_late_element():
 
 def test_cleanup_time_at_the_end_of_time_is_never():
     """Flink: testCleanupTimeOverflow. The sum of end and lateness is beyond int64."""
-    op = operator(TumblingEventTimeWindows.of(1000), "general", allowed_lateness_ms=MAX_TIMESTAMP)
+    op = operator(w.TumblingEventTimeWindows.of(1000), "general", allowed_lateness_ms=MAX_TIMESTAMP)
     with harness_of(op) as h:
         h.process(("k", 1), 1000)
         h.advance_watermark(1999)
@@ -117,7 +98,7 @@ def test_cleanup_time_at_the_end_of_time_is_never():
 
 @each_layout
 def test_times_at_the_limits(keeps):
-    with emptied(operator(TumblingEventTimeWindows.of(1000), keeps)) as h:
+    with emptied(operator(w.TumblingEventTimeWindows.of(1000), keeps)) as h:
         h.process(("k", 1), MAX_TIMESTAMP - 1)
         h.process(("k", 2), -5000)
         h.advance_watermark(-4001)
@@ -128,7 +109,7 @@ def test_times_at_the_limits(keeps):
 
 @each_layout
 def test_hopping_windows_at_the_end_of_time(keeps):
-    with emptied(operator(HoppingEventTimeWindows.of(1000, 500), keeps)) as h:
+    with emptied(operator(w.HoppingEventTimeWindows.of(1000, 500), keeps)) as h:
         h.process(("k", 1), MAX_TIMESTAMP - 1)
         h.end_of_input()
         starts = (9223372036854775000, 9223372036854775500)
@@ -138,13 +119,13 @@ def test_hopping_windows_at_the_end_of_time(keeps):
 def test_process_window_function_gets_all_elements_and_the_context():
     seen = []
 
-    class Look(ProcessWindowFunction):
+    class Look(w.ProcessWindowFunction):
         def process(self, key, context, elements):
             seen.append((context.window(), context.current_watermark(), context.current_processing_time()))
             context.output("side", len(elements))
             yield from elements
 
-    with emptied(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Look())) as h:
+    with emptied(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Look())) as h:
         h.advance_processing_time(77)
         h.process(("k", 3), 1)
         h.process(("k", 1), 0)
@@ -153,18 +134,18 @@ def test_process_window_function_gets_all_elements_and_the_context():
         h.advance_watermark(9)
         assert h.take_output() == [(("k", 3), 9), (("k", 1), 9), (("k", 2), 9)]
         assert h.take_side_output("side") == [(3, 9)]
-        assert seen == [(TimeWindow(0, 10), 9, 77)]
+        assert seen == [(w.TimeWindow(0, 10), 9, 77)]
 
 
-@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)])
+@pytest.mark.parametrize("assigner", [w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)])
 def test_an_aggregate_combined_with_a_window_function(assigner):
-    op = WindowOperator(assigner=assigner, aggregate=Sum(value_of), process=Collect())
+    op = WindowOperator(assigner=assigner, aggregate=w.Sum(value_of), process=Collect())
     with harness_of(op) as h:
         h.process(("k", 3), 0)
         h.process(("k", 4), 0)
         h.advance_watermark(9)
         assert h.take_output() == [(("k", 0, 10, 7), 9)]
-    named = WindowOperator(assigner=assigner, aggregate={"n": Count(), "total": Sum(value_of)}, process=Collect())
+    named = WindowOperator(assigner=assigner, aggregate={"n": w.Count(), "total": w.Sum(value_of)}, process=Collect())
     with harness_of(named) as h:
         h.process(("k", 3), 0)
         h.advance_watermark(9)
@@ -173,8 +154,8 @@ def test_an_aggregate_combined_with_a_window_function(assigner):
 
 
 def test_a_single_aggregate_and_reduce_give_their_result():
-    for aggregate in (Sum(value_of), Reduce(lambda a, b: ("k", a[1] + b[1]))):
-        with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
+    for aggregate in (w.Sum(value_of), Reduce(lambda a, b: ("k", a[1] + b[1]))):
+        with harness_of(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
             h.process(("k", 3), 0)
             h.process(("k", 4), 0)
             h.crash_and_recover()
@@ -184,7 +165,7 @@ def test_a_single_aggregate_and_reduce_give_their_result():
             assert timestamp == 9
 
 
-class Counting(ProcessWindowFunction):
+class Counting(w.ProcessWindowFunction):
     """Counts firings per window, and windows over all."""
 
     fired = ValueState(int, 0)
@@ -200,7 +181,7 @@ class Counting(ProcessWindowFunction):
 
 
 def test_per_window_and_global_state():
-    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Counting(), allowed_lateness_ms=5)
+    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Counting(), allowed_lateness_ms=5)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 12)
@@ -213,7 +194,7 @@ def test_per_window_and_global_state():
         assert h.pending_timers() == []
 
 
-class Wrong(ProcessWindowFunction):
+class Wrong(w.ProcessWindowFunction):
     total = ValueState(int)
 
     def process(self, key, context, elements):
@@ -227,14 +208,14 @@ class WrongPerWindow(Wrong):
 
 @pytest.mark.parametrize("function", [Wrong(), WrongPerWindow()])
 def test_errors_have_the_names_of_states_as_users_declared_them(function):
-    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=function)
+    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=function)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         with pytest.raises(EncodingError, match=r"^value state 'total': 'one' of type str"):
             h.advance_watermark(9)
 
 
-class Compared(ProcessWindowFunction):
+class Compared(w.ProcessWindowFunction):
     """Compares each window with the one before, also where it fires again."""
 
     totals = VersionedState(int, history=100)
@@ -247,7 +228,7 @@ class Compared(ProcessWindowFunction):
 
 
 def test_versioned_state_of_windows():
-    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Compared(), allowed_lateness_ms=20)
+    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Compared(), allowed_lateness_ms=20)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 12)
@@ -258,7 +239,7 @@ def test_versioned_state_of_windows():
 
 
 def test_per_window_state_is_refused_where_windows_merge():
-    with harness_of(WindowOperator(assigner=EventTimeSessionWindows.with_gap(10), process=Counting())) as h:
+    with harness_of(WindowOperator(assigner=w.EventTimeSessionWindows.with_gap(10), process=Counting())) as h:
         h.process(("k", 1), 1)
         with pytest.raises(Exception, match="no per-window state"):
             h.advance_watermark(100)
@@ -266,7 +247,7 @@ def test_per_window_state_is_refused_where_windows_merge():
 
 def test_count_trigger_and_purging():
     """Flink: testCountTrigger."""
-    op = operator(GlobalWindows.create(), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
+    op = operator(w.GlobalWindows.create(), "general", trigger=w.PurgingTrigger.of(w.CountTrigger.of(4)))
     with emptied(op) as h:
         for _ in range(3):
             h.process(("key2", 1), 0)
@@ -281,14 +262,14 @@ def test_count_trigger_and_purging():
 
 
 def test_tumbling_count_windows():
-    with harness_of(WindowOperator(assigner=CountWindows.of(2), process=Collect())) as h:
+    with harness_of(WindowOperator(assigner=w.CountWindows.of(2), process=Collect())) as h:
         for value in range(5):
             h.process(("k", value), None)
         assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
 
 
 def test_sliding_count_windows():
-    with harness_of(WindowOperator(assigner=CountWindows.of(3, 2), aggregate={"all": CollectList(value_of)})) as h:
+    with harness_of(WindowOperator(assigner=w.CountWindows.of(3, 2), aggregate={"all": w.CollectList(value_of)})) as h:
         for value in range(6):
             h.process(("k", value), None)
         h.crash_and_recover()
@@ -297,7 +278,7 @@ def test_sliding_count_windows():
 
 
 def test_global_windows_at_the_end_of_the_stream():
-    op = WindowOperator(assigner=GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": Count()})
+    op = WindowOperator(assigner=w.GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": w.Count()})
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 2)
@@ -307,7 +288,7 @@ def test_global_windows_at_the_end_of_the_stream():
         assert taken(h) == [("k", 2, MAX_TIMESTAMP)]
 
 
-class Custom(Trigger):
+class Custom(w.Trigger):
     """Fires on every element above 10, purges on 0; remembers elements in a list; uses both clocks."""
 
     seen = ListState(int)
@@ -316,11 +297,13 @@ class Custom(Trigger):
         ctx.get_partitioned_state(self.seen).add(element[1])
         ctx.register_processing_time_timer(ctx.get_current_processing_time() + 50)
         if element[1] == 0:
-            return TriggerResult.PURGE
-        return TriggerResult.FIRE if element[1] > 10 else TriggerResult.CONTINUE
+            return w.TriggerResult.PURGE
+        return w.TriggerResult.FIRE if element[1] > 10 else w.TriggerResult.CONTINUE
 
     def on_processing_time(self, time, window, ctx):
-        return TriggerResult.FIRE if sum(ctx.get_partitioned_state(self.seen).get()) > 100 else TriggerResult.CONTINUE
+        return (
+            w.TriggerResult.FIRE if sum(ctx.get_partitioned_state(self.seen).get()) > 100 else w.TriggerResult.CONTINUE
+        )
 
     def can_merge(self):
         return True
@@ -332,7 +315,7 @@ class Custom(Trigger):
         ctx.get_partitioned_state(self.seen).clear()
 
 
-@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(100), EventTimeSessionWindows.with_gap(50)])
+@pytest.mark.parametrize("assigner", [w.TumblingEventTimeWindows.of(100), w.EventTimeSessionWindows.with_gap(50)])
 def test_a_custom_trigger_with_state_and_timers(assigner):
     with emptied(operator(assigner, "general", trigger=Custom())) as h:
         h.process(("k", 1), 1)
@@ -347,15 +330,15 @@ def test_a_custom_trigger_with_state_and_timers(assigner):
         h.advance_watermark(200)
 
 
-class Reaching(MergingWindowAssigner):
+class Reaching(w.MergingWindowAssigner):
     """Merges windows into what lies before them: Flink's test of merging past the watermark."""
 
     def assign_windows(self, element, timestamp, processing_time):
-        return (TimeWindow(timestamp, timestamp + 3000),)
+        return (w.TimeWindow(timestamp, timestamp + 3000),)
 
     def merge_windows(self, windows):
         windows = list(windows)
-        return [(TimeWindow(0, 1000), windows)] if len(windows) > 1 else []
+        return [(w.TimeWindow(0, 1000), windows)] if len(windows) > 1 else []
 
 
 def test_a_window_cannot_end_before_the_watermark_by_merging():
@@ -368,7 +351,7 @@ def test_a_window_cannot_end_before_the_watermark_by_merging():
 
 @each_layout
 def test_event_time_windows_need_timestamps(keeps):
-    for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
+    for assigner in (w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)):
         with harness_of(operator(assigner, keeps)) as h, pytest.raises(DefinitionError, match="need timestamps"):
             h.process(("k", 1), None)
 
@@ -377,79 +360,81 @@ def test_event_time_windows_need_timestamps(keeps):
     ("options", "message"),
     [
         ({"assigner": 5}, "assigner"),
-        ({"trigger": CountTrigger}, "not the class"),
+        ({"trigger": w.CountTrigger}, "not the class"),
         ({"evictor": 5}, "evictor"),
         ({"process": Collect}, "not the class"),
-        ({"process": ProcessWindowFunction()}, "does not define process"),
+        ({"process": w.ProcessWindowFunction()}, "does not define process"),
         ({"aggregate": None}, "aggregate=..., process=... or both"),
         ({"allowed_lateness_ms": -1}, "allowed_lateness"),
         ({"idle_timeout_ms": 0}, "idle_timeout"),
         ({"late_tag": 5}, "OutputTag"),
-        ({"aggregate": {"key": Count()}}, "columns key, window_start, window_end, key: 'key' occurs twice"),
-        ({"aggregate": {"n": Count(), "window_end": Count()}}, "'window_end' occurs twice"),
-        ({"aggregate": {"n": Count()}, "key_names": ("window_start",)}, "'window_start' occurs twice"),
+        ({"aggregate": {"key": w.Count()}}, "columns key, window_start, window_end, key: 'key' occurs twice"),
+        ({"aggregate": {"n": w.Count(), "window_end": w.Count()}}, "'window_end' occurs twice"),
+        ({"aggregate": {"n": w.Count()}, "key_names": ("window_start",)}, "'window_start' occurs twice"),
         (
             {
-                "assigner": EventTimeSessionWindows.with_gap(5),
-                "trigger": ProcessingTimeoutTrigger.of(EventTimeTrigger(), 5),
+                "assigner": w.EventTimeSessionWindows.with_gap(5),
+                "trigger": w.ProcessingTimeoutTrigger.of(w.EventTimeTrigger(), 5),
             },
             "windows of .* merge, which .* does not support",
         ),
     ],
 )
 def test_bad_definitions_are_refused(options, message):
-    options = {"assigner": TumblingEventTimeWindows.of(10), "aggregate": Count(), **options}
+    options = {"assigner": w.TumblingEventTimeWindows.of(10), "aggregate": w.Count(), **options}
     with pytest.raises(DefinitionError, match=message):
         WindowOperator(**options)
 
 
 def test_explain_says_how_windows_are_kept():
-    assert "one value of state per key, its open slices" in operator(HoppingEventTimeWindows.of(60, 10)).explanation
-    assert "one value of state per key, its open sessions" in operator(EventTimeSessionWindows.with_gap(60)).explanation
+    assert "one value of state per key, its open slices" in operator(w.HoppingEventTimeWindows.of(60, 10)).explanation
+    assert (
+        "one value of state per key, its open sessions" in operator(w.EventTimeSessionWindows.with_gap(60)).explanation
+    )
     reasons: dict[str, Any] = {
-        "trigger": {"trigger": CountTrigger.of(2)},
+        "trigger": {"trigger": w.CountTrigger.of(2)},
         "idle": {"idle_timeout_ms": 5},
         "more than 64 open slices": {"allowed_lateness_ms": 10_000},
     }
     for reason, options in reasons.items():
-        assert reason in operator(TumblingEventTimeWindows.of(10), "general", **options).explanation or reason in (
-            WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Count(), **options).explanation
+        assert reason in operator(w.TumblingEventTimeWindows.of(10), "general", **options).explanation or reason in (
+            WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Count(), **options).explanation
         )
 
 
 def test_errors_of_user_functions_name_the_key():
-    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Sum("missing"))
+    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Sum("missing"))
     with harness_of(op) as h, pytest.raises(UserFunctionError, match="missing"):
         h.process(("k", 1), 1)
 
 
-@pytest.mark.parametrize("returned", ["text", b"bytes", {"a": "dict"}, ("k", 1), TimeWindow(0, 1), (None,)])
+@pytest.mark.parametrize("returned", ["text", b"bytes", {"a": "dict"}, ("k", 1), w.TimeWindow(0, 1), (None,)])
 def test_a_window_function_returns_a_list_of_outputs(returned):
-    class Returns(ProcessWindowFunction):
+    class Returns(w.ProcessWindowFunction):
         def process(self, key, context, elements):
             return returned
 
-    with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Returns())) as h:
+    with harness_of(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Returns())) as h:
         h.process(("k", 1), 1)
         with pytest.raises(OutputDefinitionError, match=r"returned by Returns.process.*yield it"):
             h.advance_watermark(9)
 
 
 def test_two_states_of_one_name_in_a_trigger_are_refused():
-    class Twice(Trigger):
+    class Twice(w.Trigger):
         one = ReducingState(max, int, name="same")
         two = ReducingState(max, int, name="same")
 
         def on_element(self, element, timestamp, window, ctx):
-            return TriggerResult.CONTINUE
+            return w.TriggerResult.CONTINUE
 
-    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=Twice())
+    op = operator(w.TumblingEventTimeWindows.of(10), "general", trigger=Twice())
     with harness_of(op) as h, pytest.raises(DefinitionError, match="two states named 'same'"):
         h.process(("k", 1), 1)
 
 
 def test_global_window_is_one():
-    assert GlobalWindow() == GlobalWindow()
+    assert w.GlobalWindow() == w.GlobalWindow()
 
 
 @pytest.mark.parametrize(
@@ -457,7 +442,7 @@ def test_global_window_is_one():
     [
         pytest.param({}, id="packed"),
         pytest.param({"allowed_lateness_ms": 10**6}, id="late elements allowed"),
-        pytest.param({"trigger": PurgingTrigger.of(EventTimeTrigger())}, id="general"),
+        pytest.param({"trigger": w.PurgingTrigger.of(w.EventTimeTrigger())}, id="general"),
     ],
 )
 def test_many_open_sessions_of_a_key_cost_no_quadratic_time(options):
@@ -477,7 +462,7 @@ def _steps_of_open_sessions(options, count):
         steps += event == "line"
         return trace
 
-    operator = WindowOperator(assigner=EventTimeSessionWindows.with_gap(10), aggregate=Count(), **options)
+    operator = WindowOperator(assigner=w.EventTimeSessionWindows.with_gap(10), aggregate=w.Count(), **options)
     with KeyedTestHarness(operator, key=lambda row: "k") as harness:
         before = sys.gettrace()
         sys.settrace(trace)

@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
+from keyed import windows as w
 from keyed.testing import strategies
-from keyed.windows import (
-    Count,
-    CountDistinct,
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    Max,
-    Min,
-    ProcessWindowFunction,
-    Sum,
-    TopK,
-    TumblingEventTimeWindows,
-)
 from tests.windows.programs import SortedValues, any_program, check, random_program
 
 KEEPS = st.sampled_from(["packed", "general"])
@@ -45,9 +34,9 @@ def test_ten_thousand_programs_agree_with_the_oracle():
 
 DELAY = 8
 ASSIGNERS = st.one_of(
-    st.builds(TumblingEventTimeWindows.of, st.integers(1, 12)),
-    st.builds(HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
-    st.builds(EventTimeSessionWindows.with_gap, st.integers(1, 12)),
+    st.builds(w.TumblingEventTimeWindows.of, st.integers(1, 12)),
+    st.builds(w.HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
+    st.builds(w.EventTimeSessionWindows.with_gap, st.integers(1, 12)),
 )
 
 
@@ -74,12 +63,12 @@ def panes(rows, assigner, size, **options):
         .window(assigner)
         .aggregate(
             {
-                "n": Count(),
-                "total": Sum("number"),
-                "least": Min("number"),
-                "most": Max("number"),
-                "distinct": CountDistinct("number"),
-                "top": TopK(2, "number"),
+                "n": w.Count(),
+                "total": w.Sum("number"),
+                "least": w.Min("number"),
+                "most": w.Max("number"),
+                "distinct": w.CountDistinct("number"),
+                "top": w.TopK(2, "number"),
                 "values": SortedValues("number"),
             },
             **options,
@@ -88,7 +77,7 @@ def panes(rows, assigner, size, **options):
     return sorted(tuple(row) for row in output.run(rows_per_batch=size).values)
 
 
-class Elements(ProcessWindowFunction):
+class Elements(w.ProcessWindowFunction):
     """All elements of a window: windows are kept one by one, several batches' timers in one."""
 
     def process(self, key, context, elements):
@@ -113,7 +102,7 @@ def test_panes_depend_neither_on_batches_nor_on_order_within_the_delay(rows, ass
     assert panes(sorted(rows, key=lambda row: rng.random()), assigner, 1000) == whole
     # Each element is in each of its windows, and once.
     found = sorted((pane[0], pane[1], pane[2], number) for pane in whole for number in pane[-1])
-    if isinstance(assigner, EventTimeSessionWindows):
+    if isinstance(assigner, w.EventTimeSessionWindows):
         assert sorted(number for *_, number in found) == [row["number"] for row in rows]
     else:
         windows = [(row, window) for row in rows for window in assigner.assign_windows(row, row["at"], 0)]

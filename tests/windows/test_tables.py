@@ -13,20 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed import windows as w
 from keyed.cli.main import main
 from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.windows import (
-    Count,
-    CountEvictor,
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    Mean,
-    ProcessWindowFunction,
-    TopK,
-    window_table,
-)
 from keyed.windows.aggregates import ColumnAggregate
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window_operator import WindowOperator
@@ -35,12 +26,12 @@ from tests.windows.programs import any_program, assigner_of, operator_of, random
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: `TopK` shows every element.
-AGGREGATES = {"values": TopK(100, "value"), "mean": Mean("value")}
+AGGREGATES = {"values": w.TopK(100, "value"), "mean": w.Mean("value")}
 COLUMNS = {"key": "string", "value": "bigint", "at": "bigint"}
 PATHS = ("packed", "general", "elements", "evicted", "columns")
 
 
-class Elements(ProcessWindowFunction):
+class Elements(w.ProcessWindowFunction):
     def process(self, key, context, elements):
         return ()
 
@@ -53,8 +44,8 @@ def operator_on(path, program):
     if path == "elements":
         return WindowOperator(assigner=assigner, process=Elements(), allowed_lateness_ms=late)
     if path == "evicted":
-        evictor = CountEvictor.of(1000)
-        aggregate = {"n": Mean(lambda row: row[1]), "values": TopK(100, lambda row: row[1])}
+        evictor = w.CountEvictor.of(1000)
+        aggregate = {"n": w.Mean(lambda row: row[1]), "values": w.TopK(100, lambda row: row[1])}
         return WindowOperator(assigner=assigner, aggregate=aggregate, evictor=evictor, allowed_lateness_ms=late)
     return operator_of(program, keeps=path)
 
@@ -208,11 +199,11 @@ def test_on_spark_the_table_is_what_brute_force_gives(spark, tmp_path, path):
     windowed = (
         keyed.stream(stream, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=30))
         .key_by("key")
-        .window(HoppingEventTimeWindows.of(40, 10))
+        .window(w.HoppingEventTimeWindows.of(40, 10))
         .allowed_lateness(15)
         .path(path)
     )
-    output = windowed.aggregate({"n": Count(), "mean": Mean("value")}, name="hops", parallelism=2)
+    output = windowed.aggregate({"n": w.Count(), "mean": w.Mean("value")}, name="hops", parallelism=2)
     kept = {"checkpoint": str(tmp_path / "checkpoint"), "tables": str(tmp_path / "tables")}
     watermark = rows[-1][0] - 31
     wanted = {}
@@ -232,10 +223,10 @@ def test_tables_of_other_processes_know_every_aggregate():
     """One that `window_table` does not name has its accumulator in place of its result there."""
     public = [getattr(keyed.windows, name) for name in keyed.windows.__all__]
     aggregates = {each for each in public if isinstance(each, type) and issubclass(each, ColumnAggregate)}
-    assert aggregates == set(window_table._BUILT_IN.values())
+    assert aggregates == set(w.window_table._BUILT_IN.values())
 
 
-class Fired(ProcessWindowFunction):
+class Fired(w.ProcessWindowFunction):
     total = keyed.ValueState(int, default=0)
 
     def process(self, key, context, elements):
@@ -245,7 +236,7 @@ class Fired(ProcessWindowFunction):
 
 
 @pytest.mark.parametrize(
-    ("assigner", "size"), [(HoppingEventTimeWindows.of(20, 10), 20), (EventTimeSessionWindows.with_gap(3), 3)]
+    ("assigner", "size"), [(w.HoppingEventTimeWindows.of(20, 10), 20), (w.EventTimeSessionWindows.with_gap(3), 3)]
 )
 def test_users_see_the_names_that_they_gave(assigner, size, tmp_path, capsys):
     log = keyed.DirectoryChangelog(tmp_path / "log")

@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 import keyed
+from keyed import windows as w
 from keyed.rows import row
-from keyed.windows import (
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    ProcessWindowFunction,
-    TumblingEventTimeWindows,
-    aggregate_of,
-)
 from keyed.windows.aggregates import Reduce
 
 
@@ -39,12 +33,12 @@ def windowed(source: list[Any], assigner: Any) -> Any:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_windows_that_share_elements_do_not_share_their_accumulators(size: int) -> None:
     source = elements()
-    stream = windowed(source, HoppingEventTimeWindows.of(10, 5)).aggregate(Reduce(extend), name="w")
+    stream = windowed(source, w.HoppingEventTimeWindows.of(10, 5)).aggregate(Reduce(extend), name="w")
     assert [value.tags for value in ran(stream, size)] == [[1], [1, 6], [6, 12, 14], [12, 14]]
     assert source == elements()
 
 
-class Drain(ProcessWindowFunction):
+class Drain(w.ProcessWindowFunction):
     """Takes the result apart and emits one list again and again."""
 
     def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
@@ -64,14 +58,14 @@ def append(element: Any, accumulator: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     ("assigner", "expected"),
     [
-        (TumblingEventTimeWindows.of(10), [[1], [1, 6], [12], [12, 14]]),
-        (EventTimeSessionWindows.with_gap(5), [[1], [6], [12], [12, 14]]),
+        (w.TumblingEventTimeWindows.of(10), [[1], [1, 6], [12], [12, 14]]),
+        (w.EventTimeSessionWindows.with_gap(5), [[1], [6], [12], [12, 14]]),
     ],
 )
 def test_a_window_function_owns_the_result_and_emits_it_as_it_is(assigner: Any, expected: Any, size: int) -> None:
     shared: list[int] = []
     # Creates the same list for each window.
-    gathered = aggregate_of(lambda: shared, append, lambda a, b: a + b)
+    gathered = w.aggregate_of(lambda: shared, append, lambda a, b: a + b)
     stream = windowed(elements(), assigner).aggregate(gathered, Drain(), name="w")
     assert ran(stream, size) == expected
     assert shared == []

@@ -8,19 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
+from keyed import windows as w
 from keyed.base.shown import prometheus_label, type_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    Count,
-    EventTimeSessionWindows,
-    Mean,
-    ProcessWindowFunction,
-    Sum,
-    TumblingEventTimeWindows,
-    Variance,
-    aggregate_of,
-)
 
 
 class Outages(keyed.KeyedProcessFunction):
@@ -122,23 +113,23 @@ def test_contexts_are_shown():
         assert repr(harness.take_side_output("shown")).count(f"BatchContext(watermark={-(2**63)}, processing_time=0)")
 
 
-class LastOfWindow(ProcessWindowFunction):
+class LastOfWindow(w.ProcessWindowFunction):
     def process(self, key, context, elements):
         yield repr(context), repr(self)
 
 
 def test_windows_are_shown():
-    hour = TumblingEventTimeWindows.of(3_600_000)
+    hour = w.TumblingEventTimeWindows.of(3_600_000)
     said = KEYED.window(hour).process(LastOfWindow()).run().values
     assert said == [("WindowContext(TimeWindow(start=0, end=3600000))", "LastOfWindow()")]
-    late = KEYED.window(EventTimeSessionWindows.with_gap(5)).allowed_lateness(3)
+    late = KEYED.window(w.EventTimeSessionWindows.with_gap(5)).allowed_lateness(3)
     assert repr(late) == f"WindowedStream({KEYED!r}, EventTimeSessionWindows(gap=5), lateness_ms=3)"
     assert late._repr_html_().startswith("<code>WindowedStream(")
-    assert repr(aggregate_of(int, max, max)) == "Functions()"
-    windowed = KEYED.window(EventTimeSessionWindows.with_gap(5))
+    assert repr(w.aggregate_of(int, max, max)) == "Functions()"
+    windowed = KEYED.window(w.EventTimeSessionWindows.with_gap(5))
     assert "secret" not in repr(windowed)
     assert " at 0x" not in repr(windowed)
-    output = windowed.aggregate(n=Count())
+    output = windowed.aggregate(n=w.Count())
     assert repr(*output.operators.values()) == "WindowOperator(EventTimeSessionWindows(gap=5))"
 
 
@@ -160,7 +151,11 @@ def test_windows_are_shown():
             {"history": 5, "ttl": 5},
             "VersionedState: 'ttl' is not an option; the options are type, history",
         ),
-        (KEYED.window(TumblingEventTimeWindows.of(5)).process, {"outputs": 5}, "WindowedStream.process: 'outputs' is "),
+        (
+            KEYED.window(w.TumblingEventTimeWindows.of(5)).process,
+            {"outputs": 5},
+            "WindowedStream.process: 'outputs' is ",
+        ),
     ],
 )
 def test_a_misspelt_keyword_is_told_by_what_was_called_and_a_name_like_it(call, options, said):
@@ -196,19 +191,19 @@ def test_the_name_of_a_type_is_no_type(declare):
         declare()
 
 
-@pytest.mark.parametrize("aggregate", [Sum("k"), Mean("k"), Variance("k")])
+@pytest.mark.parametrize("aggregate", [w.Sum("k"), w.Mean("k"), w.Variance("k")])
 def test_numbers_are_not_made_of_text(aggregate):
     import pyarrow as pa
 
     table = keyed.stream(pa.Table.from_pylist(ROWS[:3]), timestamp="t").key_by("t")
     with pytest.raises(DefinitionError, match=r"\('k'\): column 'k' is of type string, and \w+ needs numbers"):
-        table.window(TumblingEventTimeWindows.of(5)).aggregate(n=aggregate)
+        table.window(w.TumblingEventTimeWindows.of(5)).aggregate(n=aggregate)
 
 
 def test_a_sum_of_text_is_refused_where_types_are_not_known():
-    rows = keyed.stream(ROWS[:3], timestamp="t").key_by("k").window(TumblingEventTimeWindows.of(5))
+    rows = keyed.stream(ROWS[:3], timestamp="t").key_by("k").window(w.TumblingEventTimeWindows.of(5))
     with pytest.raises(keyed.KeyedError, match=r"Sum\('k'\) needs numbers, and the values are text"):
-        rows.aggregate(n=Sum("k")).run()
+        rows.aggregate(n=w.Sum("k")).run()
 
 
 def test_a_bad_row_with_a_column_name_that_cannot_be_encoded_is_logged_escaped(caplog):

@@ -11,26 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed import windows as w
 from keyed.rows import row
-from keyed.windows import (
-    ApproxCountDistinct,
-    ArgMax,
-    ArgMin,
-    CollectSet,
-    Count,
-    CountDistinct,
-    First,
-    Latest,
-    Max,
-    Mean,
-    Min,
-    MostFrequent,
-    Stddev,
-    Sum,
-    TopK,
-    TumblingEventTimeWindows,
-    Variance,
-)
 from keyed.windows.definition import define
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of
@@ -60,27 +42,27 @@ NUMBERS = ("int", "bigint", "double", "decimal(20,2)")
 def aggregates(type_, by):
     """The aggregates of a column ``v`` of a type, with a column ``r`` that ranks."""
     found = {
-        "rows": Count(),
-        "count": Count("v"),
-        "least": Min("v"),
-        "most": Max("v"),
-        "first": First("v", by_time=True),
-        "latest": Latest("v", by_time=True),
-        "at_most": ArgMax("v", "r"),
-        "at_least": ArgMin("v", "r"),
-        "top": TopK(2, "v"),
-        "top_by": TopK(3, "v", by="r"),
-        "about": ApproxCountDistinct("v", precision=4),
+        "rows": w.Count(),
+        "count": w.Count("v"),
+        "least": w.Min("v"),
+        "most": w.Max("v"),
+        "first": w.First("v", by_time=True),
+        "latest": w.Latest("v", by_time=True),
+        "at_most": w.ArgMax("v", "r"),
+        "at_least": w.ArgMin("v", "r"),
+        "top": w.TopK(2, "v"),
+        "top_by": w.TopK(3, "v", by="r"),
+        "about": w.ApproxCountDistinct("v", precision=4),
     }
     if type_ != "double":
-        found |= {"distinct": CountDistinct("v"), "values": CollectSet("v"), "frequent": MostFrequent(2, "v")}
+        found |= {"distinct": w.CountDistinct("v"), "values": w.CollectSet("v"), "frequent": w.MostFrequent(2, "v")}
     if type_ in NUMBERS:
         found |= {
-            "total": Sum("v"),
-            "mean": Mean("v"),
-            "variance": Variance("v"),
-            "population": Variance("v", sample=False),
-            "deviation": Stddev("v"),
+            "total": w.Sum("v"),
+            "mean": w.Mean("v"),
+            "variance": w.Variance("v"),
+            "population": w.Variance("v", sample=False),
+            "deviation": w.Stddev("v"),
         }
     return found
 
@@ -149,7 +131,7 @@ def same(found, wanted, magnitude):
 def test_columns_give_what_rows_give(case):
     type_, by, values, ranks, times, ids, cut = case
     chosen = aggregates(type_, by)
-    assigner = TumblingEventTimeWindows.of(10)
+    assigner = w.TumblingEventTimeWindows.of(10)
     fold = fold_of(define(assigner=assigner, aggregate=chosen).named, {"v": type_, "r": by})
     table = pa.table({"v": pa.array(values, TYPES[type_][0]), "r": pa.array(ranks, TYPES[by][0])})
     numbers = np.array(ids)
@@ -214,7 +196,7 @@ def test_parts_have_their_declared_types():
     for type_ in TYPES:
         chosen = aggregates(type_, "int")
         fold = fold_of(
-            define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": type_, "r": "int"}
+            define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": type_, "r": "int"}
         )
         table = pa.table({"v": pa.array([None], TYPES[type_][0]), "r": pa.array([1], pa.int32())})
         parts = fold.of_rows(BatchRows(table, np.array([1])), Groups(np.array([0]), 1))
@@ -225,7 +207,9 @@ def test_parts_have_their_declared_types():
 
 
 def test_a_sum_beyond_64_bits_is_refused_only_as_a_result():
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "bigint"})
+    fold = fold_of(
+        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "bigint"}
+    )
     table = pa.table({"v": [2**63 - 1, 2**63 - 1, -(2**63), 2**63 - 1]})
     one = Groups(np.zeros(4, dtype=np.int64), 1)
     with pytest.raises(OverflowError, match=f"the sum {3 * (2**63 - 1) - 2**63} does not fit into 64 bits"):
@@ -241,7 +225,7 @@ MOST = Decimal("9999999999999999999999999999999999999.9")
 @pytest.mark.parametrize("values", [[MOST] * 2, [MOST] * 3, [MOST, MOST.copy_negate(), MOST]])
 def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
     fold = fold_of(
-        define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "decimal(38,1)"}
+        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "decimal(38,1)"}
     )
     rows = BatchRows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
     one = Groups(np.zeros(len(values), dtype=np.int64), 1)
@@ -252,7 +236,7 @@ def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
             continue
         with pytest.raises(OverflowError, match="more than 38 digits"):
             make()
-    by_rows = row_results({"s": Sum("v")}, values, values, values)["s"]
+    by_rows = row_results({"s": w.Sum("v")}, values, values, values)["s"]
     assert by_rows == MOST if values[1] < 0 else "more than 38 digits" in by_rows
 
 
@@ -269,8 +253,8 @@ MEANS = [
 @pytest.mark.parametrize("declared", [None, "decimal(38,2)"])
 def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(values, declared):
     # The mean of a decimal(38,1) is a decimal(38,5): 33 digits before the point.
-    chosen = {"m": Mean("v", type=declared)}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "decimal(38,1)"})
+    chosen = {"m": w.Mean("v", type=declared)}
+    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "decimal(38,1)"})
     table = pa.table({"v": pa.array(values, pa.decimal128(38, 1))})
     values = table.column("v").to_pylist()
     parts = fold.of_rows(BatchRows(table, None), Groups(np.zeros(len(values), dtype=np.int64), 1))
@@ -285,8 +269,8 @@ def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(v
 
 
 def test_nan_and_zero_are_one_value_each_whatever_their_bits():
-    chosen = {"set": CollectSet("v"), "count": CountDistinct("v"), "about": ApproxCountDistinct("v")}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
+    chosen = {"set": w.CollectSet("v"), "count": w.CountDistinct("v"), "about": w.ApproxCountDistinct("v")}
+    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
     values = [math.nan, 2.0, -0.0, -math.nan, 0.0, float("nan"), -1.0]
     rows = BatchRows(pa.table({"v": values}), None)
     at_once, each = Groups(np.zeros(7, dtype=np.int64), 1), Groups(np.arange(7), 7)
@@ -299,15 +283,17 @@ def test_nan_and_zero_are_one_value_each_whatever_their_bits():
 
 
 def test_means_of_large_integers_have_one_rounding():
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"m": Mean("v")}).named, {"v": "bigint"})
+    fold = fold_of(
+        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"m": w.Mean("v")}).named, {"v": "bigint"}
+    )
     values = [2**62 + 1, 2**62 + 3, 2**62 + 7]
     parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
     assert fold.results(parts)[0].to_pylist() == [sum(values) / 3]
 
 
 def test_nan_is_no_extreme_where_there_is_another_value():
-    chosen = {"least": Min("v"), "most": Max("v")}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
+    chosen = {"least": w.Min("v"), "most": w.Max("v")}
+    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
     nan = math.nan
     for values in ([nan, 1.0, 2.0], [1.0, nan, 2.0], [nan, None, 1.0]):
         parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
@@ -317,7 +303,9 @@ def test_nan_is_no_extreme_where_there_is_another_value():
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 100])
 def test_running_merges_go_over_long_segments(length):
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "bigint"})
+    fold = fold_of(
+        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "bigint"}
+    )
     values = list(range(length)) * 2
     segments = np.repeat([4, 7], length)
     parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.arange(2 * length), 2 * length))

@@ -9,31 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed.windows import (
-    Count,
-    CountDistinct,
-    EventTimeSessionWindows,
-    HoppingEventTimeWindows,
-    Latest,
-    Mean,
-    Sum,
-    TopK,
-    TumblingEventTimeWindows,
-)
+from keyed import windows as w
 from tests.support.explained import computed
 
 ASSIGNERS = {
-    "tumbling": TumblingEventTimeWindows.of(10),
-    "hopping": HoppingEventTimeWindows.of(12, 4, 1),
-    "session": EventTimeSessionWindows.with_gap(6),
+    "tumbling": w.TumblingEventTimeWindows.of(10),
+    "hopping": w.HoppingEventTimeWindows.of(12, 4, 1),
+    "session": w.EventTimeSessionWindows.with_gap(6),
 }
 AGGREGATES = {
-    "n": Count(),
-    "total": Sum("number"),
-    "mean": Mean("number"),
-    "latest": Latest("text", by_time=True),
-    "top": TopK(2, "number"),
-    "distinct": CountDistinct("text"),
+    "n": w.Count(),
+    "total": w.Sum("number"),
+    "mean": w.Mean("number"),
+    "latest": w.Latest("text", by_time=True),
+    "top": w.TopK(2, "number"),
+    "distinct": w.CountDistinct("text"),
 }
 BATCHES, ROWS = 4, 60
 

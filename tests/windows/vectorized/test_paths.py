@@ -12,67 +12,40 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import OutputTag
+from keyed import windows as w
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
 from keyed.testing import strategies
-from keyed.windows import (
-    ApproxCountDistinct,
-    ArgMax,
-    ArgMin,
-    CalendarWindows,
-    CollectList,
-    CollectSet,
-    Count,
-    CountDistinct,
-    CountEvictor,
-    CountTrigger,
-    EventTimeSessionWindows,
-    First,
-    GlobalWindows,
-    HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
-    Latest,
-    Max,
-    Mean,
-    Min,
-    ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
-    Sum,
-    TopK,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    Variance,
-)
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window_operator import WindowOperator
 from tests.support.explained import computed
 
 LATE = OutputTag("late")
-COUNTING = {"n": Count(), "total": Sum("number"), "least": Min("number"), "most": Max("amount")}
+COUNTING = {"n": w.Count(), "total": w.Sum("number"), "least": w.Min("number"), "most": w.Max("amount")}
 EVERYTHING = COUNTING | {
-    "with_text": Count("text"),
-    "mean": Mean("number"),
-    "exact": Mean("amount"),
-    "sum": Sum("amount"),
-    "variance": Variance("number"),
-    "first": First("text", by_time=True),
-    "latest": Latest("number", by_time=True),
-    "top": TopK(3, "text", by="number"),
-    "at_most": ArgMax("text", "number"),
-    "at_least": ArgMin("day", "number"),
-    "distinct": CountDistinct("text"),
-    "values": CollectSet("number"),
-    "about": ApproxCountDistinct("text"),
+    "with_text": w.Count("text"),
+    "mean": w.Mean("number"),
+    "exact": w.Mean("amount"),
+    "sum": w.Sum("amount"),
+    "variance": w.Variance("number"),
+    "first": w.First("text", by_time=True),
+    "latest": w.Latest("number", by_time=True),
+    "top": w.TopK(3, "text", by="number"),
+    "at_most": w.ArgMax("text", "number"),
+    "at_least": w.ArgMin("day", "number"),
+    "distinct": w.CountDistinct("text"),
+    "values": w.CollectSet("number"),
+    "about": w.ApproxCountDistinct("text"),
 }
 EVENT_TIME = st.one_of(
-    st.builds(TumblingEventTimeWindows.of, st.integers(1, 12)),
-    st.builds(HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
-    st.builds(EventTimeSessionWindows.with_gap, st.integers(1, 12)),
+    st.builds(w.TumblingEventTimeWindows.of, st.integers(1, 12)),
+    st.builds(w.HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
+    st.builds(w.EventTimeSessionWindows.with_gap, st.integers(1, 12)),
 )
 PROCESSING_TIME = st.one_of(
-    st.builds(TumblingProcessingTimeWindows.of, st.integers(1, 6)),
-    st.builds(HoppingProcessingTimeWindows.of, st.integers(1, 6), st.integers(1, 7)),
-    st.builds(ProcessingTimeSessionWindows.with_gap, st.integers(2, 6)),
+    st.builds(w.TumblingProcessingTimeWindows.of, st.integers(1, 6)),
+    st.builds(w.HoppingProcessingTimeWindows.of, st.integers(1, 6), st.integers(1, 7)),
+    st.builds(w.ProcessingTimeSessionWindows.with_gap, st.integers(2, 6)),
 )
 
 
@@ -177,57 +150,60 @@ TABLE = pa.table(
     }
 )
 NAIVE = pa.table({"naive": [dt.datetime(2020, 1, 1)], "slice_60000": [1], "at": [1]})
-MINUTE = TumblingEventTimeWindows.of(60_000)
+MINUTE = w.TumblingEventTimeWindows.of(60_000)
 
 
 def windows_of(assigner=MINUTE, *keys, source=TABLE):
     return keyed.stream(source, timestamp="at").key_by(*(keys or ("key",))).window(assigner)
 
 
-class Label(ProcessWindowFunction):
+class Label(w.ProcessWindowFunction):
     def process(self, key, context, elements):
         yield key
 
 
 ROW_BY_ROW = [
-    (lambda: windows_of().trigger(CountTrigger.of(2)).aggregate(n=Count()), "is not the default one"),
-    (lambda: windows_of().evictor(CountEvictor.of(2)).aggregate(n=Count()), "an evictor needs all elements"),
-    (lambda: windows_of().aggregate(Count(), Label()), "a window function is called for each window"),
+    (lambda: windows_of().trigger(w.CountTrigger.of(2)).aggregate(n=w.Count()), "is not the default one"),
+    (lambda: windows_of().evictor(w.CountEvictor.of(2)).aggregate(n=w.Count()), "an evictor needs all elements"),
+    (lambda: windows_of().aggregate(w.Count(), Label()), "a window function is called for each window"),
     (lambda: windows_of().process(Label()), "a window function is called for each window"),
-    (lambda: windows_of().close_when_idle(5).aggregate(n=Count()), "windows close when they are idle"),
-    (lambda: windows_of().aggregate(Count(), output="n bigint"), "the aggregate has no column name"),
-    (lambda: windows_of().aggregate(n=Sum(lambda row: 1)), "is not a built-in aggregate of a column"),
-    (lambda: windows_of().aggregate(n=First("number")), "depends on the order of arrival"),
-    (lambda: windows_of().aggregate(n=CollectList("number")), "is not a built-in aggregate of a column"),
-    (lambda: windows_of().aggregate(n=CountDistinct("real")), "CountDistinct('real') of a column of type double"),
-    (lambda: windows_of().aggregate(n=Max("many")), "Max('many') of a column of type None"),
-    (lambda: windows_of().aggregate({"n": Count()}, order="arrival"), "order='arrival'"),
-    (lambda: windows_of(MINUTE, "real").aggregate(n=Count()), "the key column 'real' is of type double"),
+    (lambda: windows_of().close_when_idle(5).aggregate(n=w.Count()), "windows close when they are idle"),
+    (lambda: windows_of().aggregate(w.Count(), output="n bigint"), "the aggregate has no column name"),
+    (lambda: windows_of().aggregate(n=w.Sum(lambda row: 1)), "is not a built-in aggregate of a column"),
+    (lambda: windows_of().aggregate(n=w.First("number")), "depends on the order of arrival"),
+    (lambda: windows_of().aggregate(n=w.CollectList("number")), "is not a built-in aggregate of a column"),
+    (lambda: windows_of().aggregate(n=w.CountDistinct("real")), "CountDistinct('real') of a column of type double"),
+    (lambda: windows_of().aggregate(n=w.Max("many")), "Max('many') of a column of type None"),
+    (lambda: windows_of().aggregate({"n": w.Count()}, order="arrival"), "order='arrival'"),
+    (lambda: windows_of(MINUTE, "real").aggregate(n=w.Count()), "the key column 'real' is of type double"),
     (
-        lambda: windows_of(MINUTE, "naive", source=NAIVE).aggregate(n=Count()),
+        lambda: windows_of(MINUTE, "naive", source=NAIVE).aggregate(n=w.Count()),
         "the key column 'naive' is of type timestamp_ntz",
     ),
     (
-        lambda: windows_of(MINUTE, "slice_60000", source=NAIVE).aggregate(n=Count()),
+        lambda: windows_of(MINUTE, "slice_60000", source=NAIVE).aggregate(n=w.Count()),
         "the key column 'slice_60000' may have the name of a column of the state",
     ),
-    (lambda: windows_of(MINUTE, lambda row: row.key).aggregate(n=Count()), "the stream is keyed by a function"),
+    (lambda: windows_of(MINUTE, lambda row: row.key).aggregate(n=w.Count()), "the stream is keyed by a function"),
     (
-        lambda: windows_of(source=[{"key": 1, "at": 1}]).aggregate(n=Count()),
+        lambda: windows_of(source=[{"key": 1, "at": 1}]).aggregate(n=w.Count()),
         "types of the input's columns are not known",
     ),
-    (lambda: windows_of(GlobalWindows.create()).aggregate(n=Count()), "neither tumbling, hopping nor sessions"),
-    (lambda: windows_of(CalendarWindows.days("UTC")).aggregate(n=Count()), "neither tumbling, hopping nor sessions"),
+    (lambda: windows_of(w.GlobalWindows.create()).aggregate(n=w.Count()), "neither tumbling, hopping nor sessions"),
     (
-        lambda: windows_of(EventTimeSessionWindows.with_dynamic_gap(lambda row: 5)).aggregate(n=Count()),
+        lambda: windows_of(w.CalendarWindows.days("UTC")).aggregate(n=w.Count()),
+        "neither tumbling, hopping nor sessions",
+    ),
+    (
+        lambda: windows_of(w.EventTimeSessionWindows.with_dynamic_gap(lambda row: 5)).aggregate(n=w.Count()),
         "the session gap is a function of the element",
     ),
     (
-        lambda: windows_of(ProcessingTimeSessionWindows.with_gap(1)).aggregate(n=Count()),
+        lambda: windows_of(w.ProcessingTimeSessionWindows.with_gap(1)).aggregate(n=w.Count()),
         "sessions with a gap of 1 ms end within the batch",
     ),
-    (lambda: windows_of(TumblingEventTimeWindows.of(2**61)).aggregate(n=Count()), "windows are longer than"),
-    (lambda: windows_of().path("row").aggregate(n=Count()), "because of path='row'"),
+    (lambda: windows_of(w.TumblingEventTimeWindows.of(2**61)).aggregate(n=w.Count()), "windows are longer than"),
+    (lambda: windows_of().path("row").aggregate(n=w.Count()), "because of path='row'"),
 ]
 
 
@@ -241,16 +217,16 @@ def test_what_has_to_run_row_by_row_says_why(build, reason):
     "assigner",
     [
         MINUTE,
-        HoppingEventTimeWindows.of(60, 10),
-        EventTimeSessionWindows.with_gap(5),
-        TumblingProcessingTimeWindows.of(5),
-        HoppingProcessingTimeWindows.of(60, 10),
-        ProcessingTimeSessionWindows.with_gap(5),
+        w.HoppingEventTimeWindows.of(60, 10),
+        w.EventTimeSessionWindows.with_gap(5),
+        w.TumblingProcessingTimeWindows.of(5),
+        w.HoppingProcessingTimeWindows.of(60, 10),
+        w.ProcessingTimeSessionWindows.with_gap(5),
     ],
 )
 def test_whole_columns_by_themselves(assigner):
     output = (
-        windows_of(assigner).allowed_lateness(5).side_output_late_data("late").aggregate(n=Count(), s=Sum("number"))
+        windows_of(assigner).allowed_lateness(5).side_output_late_data("late").aggregate(n=w.Count(), s=w.Sum("number"))
     )
     assert isinstance(output.stage.function, WindowBatchOperator)
     assert computed(output) == "whole columns, a row of state per key and window"
@@ -260,13 +236,13 @@ def test_a_path_that_is_not_possible_is_refused_with_the_reason():
     with pytest.raises(
         DefinitionError, match=r"because the trigger .* is not the default one; use path='auto' or 'row'"
     ):
-        windows_of().trigger(CountTrigger.of(2)).path("vectorized").aggregate(n=Count())
+        windows_of().trigger(w.CountTrigger.of(2)).path("vectorized").aggregate(n=w.Count())
     with pytest.raises(DefinitionError, match=r"path='columnar' .*; it is called 'vectorized' now"):
         windows_of().path("columnar")
     with pytest.raises(DefinitionError, match="path='fast' must be 'auto', 'row' or 'vectorized'"):
         windows_of().path("fast")
     with pytest.raises(DefinitionError, match="the input has no column 'x'; use WindowOperator"):
-        WindowBatchOperator(assigner=MINUTE, aggregate={"n": Sum("x")}, columns={"key": "string"})
+        WindowBatchOperator(assigner=MINUTE, aggregate={"n": w.Sum("x")}, columns={"key": "string"})
 
 
 def test_windows_follow_windows_on_either_path():
@@ -276,12 +252,12 @@ def test_windows_follow_windows_on_either_path():
         delayed = keyed.bounded_out_of_orderness(milliseconds=4)
         rows = pa.table({"key": list("abab") * 5, "at": [n * 3 - n % 4 for n in range(20)], "number": list(range(20))})
         stream = keyed.stream(rows, timestamp="at", watermark=delayed)
-        small = stream.key_by("key").window(TumblingEventTimeWindows.of(5)).path(first)
+        small = stream.key_by("key").window(w.TumblingEventTimeWindows.of(5)).path(first)
         counts = small.aggregate(
-            {"total": Sum("number")}, output="key string, window_start bigint, total bigint", name="one"
+            {"total": w.Sum("number")}, output="key string, window_start bigint, total bigint", name="one"
         )
-        sessions = counts.key_by("key").window(EventTimeSessionWindows.with_gap(5)).path(second)
-        output = sessions.aggregate(n=Count(), total=Sum("total"))
+        sessions = counts.key_by("key").window(w.EventTimeSessionWindows.with_gap(5)).path(second)
+        output = sessions.aggregate(n=w.Count(), total=w.Sum("total"))
         return sorted(map(tuple, output.run(rows_per_batch=size).values))
 
     wanted = chain("row", "row", 100)
@@ -295,7 +271,7 @@ def test_windows_follow_windows_on_either_path():
 def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
     def run(path, rows):
         source = pa.concat_tables([TABLE] * rows)
-        output = windows_of(source=source).path(path).aggregate(n=Count())
+        output = windows_of(source=source).path(path).aggregate(n=w.Count())
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
 
     assert run(before, 1) == []
@@ -310,36 +286,36 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
 
 def test_slices_of_another_kind_are_refused_on_a_checkpoint(tmp_path):
     def run(assigner, rows):
-        output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("vectorized").aggregate(n=Count())
+        output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("vectorized").aggregate(n=w.Count())
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
 
-    run(HoppingEventTimeWindows.of(60, 10), 1)
+    run(w.HoppingEventTimeWindows.of(60, 10), 1)
     with pytest.raises(keyed.errors.StateSchemaChanged, match="slice_20"):
-        run(HoppingEventTimeWindows.of(60, 20), 2)
+        run(w.HoppingEventTimeWindows.of(60, 20), 2)
     # Windows of other sizes share the slices, if there are no gaps between them.
-    run(HoppingEventTimeWindows.of(30, 10), 2)
+    run(w.HoppingEventTimeWindows.of(30, 10), 2)
     with pytest.raises(keyed.errors.StateSchemaChanged, match="slice_10_first_4"):
-        run(HoppingEventTimeWindows.of(4, 10), 3)
+        run(w.HoppingEventTimeWindows.of(4, 10), 3)
 
 
 def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
     table = pa.table({"key": ["a"] * 3, "at": [1, 2, 3], "number": [5, 6, 7], "text": ["x", "y", "z"]})
     more = {
-        "rows": Count(),
-        "mean": Mean("number"),
-        "variance": Variance("number"),
-        "first": First("text", by_time=True),
-        "latest": Latest("number", by_time=True),
-        "top": TopK(3, "text", by="number"),
-        "at_most": ArgMax("text", "number"),
-        "distinct": CountDistinct("text"),
-        "about": ApproxCountDistinct("text"),
-        "least": Min("number"),
+        "rows": w.Count(),
+        "mean": w.Mean("number"),
+        "variance": w.Variance("number"),
+        "first": w.First("text", by_time=True),
+        "latest": w.Latest("number", by_time=True),
+        "top": w.TopK(3, "text", by="number"),
+        "at_most": w.ArgMax("text", "number"),
+        "distinct": w.CountDistinct("text"),
+        "about": w.ApproxCountDistinct("text"),
+        "least": w.Min("number"),
     }
 
     def run(rows, **options):
-        aggregates = {"total": Sum("number")} | (more if rows > 1 else {})
-        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("vectorized")
+        aggregates = {"total": w.Sum("number")} | (more if rows > 1 else {})
+        windows = windows_of(w.HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("vectorized")
         return (
             windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
         )
@@ -351,7 +327,7 @@ def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
 
 def test_windows_without_a_value_of_an_aggregate_that_is_added(tmp_path):
     def run(rows, **options):
-        aggregates = {"total": Sum("number")} | ({"n": Count(), "mean": Mean("number")} if rows > 1 else {})
+        aggregates = {"total": w.Sum("number")} | ({"n": w.Count(), "mean": w.Mean("number")} if rows > 1 else {})
         source = pa.table({"key": ["a", "b"], "at": [1, 2], "number": [5, 6]}).slice(0, rows)
         windows = windows_of(source=source).path("vectorized")
         return (
@@ -368,7 +344,9 @@ def test_times_that_a_function_gives_leave_the_columns_their_types():
     )
     for path in ("row", "vectorized"):
         windows = keyed.stream(empty, timestamp=lambda row: row.at).key_by("key").window(MINUTE).path(path)
-        results = windows.aggregate(least=Min("number"), most=Max("text"), total=Sum("number")).run(rows_per_batch=1)
+        results = windows.aggregate(least=w.Min("number"), most=w.Max("text"), total=w.Sum("number")).run(
+            rows_per_batch=1
+        )
         assert [tuple(row)[3:] for row in results.values] == [(None, None, None)]
 
 
@@ -391,14 +369,19 @@ def test_other_arrow_types_of_the_same_kind():
         "when": [1000, 2000, None],
         "blob": [b"1", None, b"2"],
     }
-    aggregates = {"top": TopK(2, "text"), "least": Min("when"), "values": CollectSet("blob"), "last": Max("text")}
+    aggregates = {
+        "top": w.TopK(2, "text"),
+        "least": w.Min("when"),
+        "values": w.CollectSet("blob"),
+        "last": w.Max("text"),
+    }
 
     def run(path, types):
         columns = {
             name: pa.array(values[name], pa.int64() if name == "when" else None).cast(types[name]) for name in types
         }
         table = pa.table(columns | {"at": pa.array([0, 1, 2], pa.int64())})
-        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table).path(path).allowed_lateness(5)
+        windows = windows_of(w.HoppingEventTimeWindows.of(20, 10), source=table).path(path).allowed_lateness(5)
         return sorted(map(repr, map(tuple, windows.aggregate(dict(aggregates)).run(rows_per_batch=1).values)))
 
     values["when"] = [1_000_000, 2_000_000, None]
