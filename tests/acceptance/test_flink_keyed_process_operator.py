@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, OutputTag, ValueState
-from keyed.errors import (
-    DefinitionError,
-    EncodingError,
-    KeyTypeError,
-    NullKeyError,
-    OutputDefinitionError,
-    StateAccessError,
-    StateDefinitionError,
-    TimestampError,
-    UserFunctionError,
-)
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, OutputTag, ValueState, errors
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, register
 
@@ -208,7 +197,7 @@ def test_side_output():
 def test_null_output_tag_refusal(tag):
     """KeyedProcessOperatorTest.testNullOutputTagRefusal."""
     harness = Harness()
-    with pytest.raises(OutputDefinitionError, match="not an OutputTag"):
+    with pytest.raises(errors.OutputDefinitionError, match="not an OutputTag"):
         harness.call(lambda _, ctx: ctx.output(tag, 1))
 
 
@@ -232,7 +221,7 @@ def test_outputs_that_the_function_gives_a_timestamp():
         *(Record(value, None) for value in ("first", "yielded", "last")),
     ]
     for bad in (1.0, "1", True, 2**63):
-        with pytest.raises(OutputDefinitionError, match="timestamp"):
+        with pytest.raises(errors.OutputDefinitionError, match="timestamp"):
             harness.call(lambda _, ctx, bad=bad: ctx.collect("x", bad))
     assert harness.take_output() == []
 
@@ -324,7 +313,9 @@ def test_a_user_exception_leaves_nothing_behind(store):
     harness.take_output()
     harness.take_side_output("side")
     for error in (ValueError("no good"), KeyError("x"), AssertionError("y"), StopIteration("z")):
-        with pytest.raises(UserFunctionError, match=r"operator 'function', process_element of element \('k', 30"):
+        with pytest.raises(
+            errors.UserFunctionError, match=r"operator 'function', process_element of element \('k', 30"
+        ):
             harness.process(("k", 30, error), 2)
 
     def batch():
@@ -333,7 +324,7 @@ def test_a_user_exception_leaves_nothing_behind(store):
                 harness.process((key, 30, None), 2)
             harness.process(("i", 30, RuntimeError("in the middle of a batch")), 3)
 
-    with pytest.raises(UserFunctionError, match="in the middle of a batch"):
+    with pytest.raises(errors.UserFunctionError, match="in the middle of a batch"):
         batch()
     assert (harness.state_entries(), harness.pending_timers(), harness.snapshot()) == before
     assert harness.take_output() == []
@@ -347,14 +338,14 @@ def test_an_exception_in_a_timer_leaves_clock_and_timers_as_they_were(store):
     harness.process(("a", 12, None), 1)
     harness.process(("b", 13, None), 1)
     harness.take_output()
-    with pytest.raises(UserFunctionError, match=r"on_timer of event_time timer at 13, key 'b'.*thirteen"):
+    with pytest.raises(errors.UserFunctionError, match=r"on_timer of event_time timer at 13, key 'b'.*thirteen"):
         harness.advance_watermark(15)
     assert harness.current_watermark == MIN_TIMESTAMP
     assert harness.take_output() == []
     assert [(t.timestamp, t.key) for t in harness.pending_timers()] == [(12, "a"), (13, "b")]
     harness.advance_watermark(12)
     assert harness.take_output() == [Record("lost", 12)]
-    with pytest.raises(UserFunctionError):
+    with pytest.raises(errors.UserFunctionError):
         harness.end_of_input()
     assert harness.current_watermark == 12
 
@@ -382,21 +373,21 @@ def test_exceptions_that_a_function_handles_are_its_own_business():
 def test_a_result_that_is_not_iterable(result):
     """The message names the call, as for every exception in the function."""
     harness = Harness()
-    with pytest.raises(UserFunctionError, match=r"process_element.*not iterable"):
+    with pytest.raises(errors.UserFunctionError, match=r"process_element.*not iterable"):
         harness.process(("k", lambda _, ctx: result))
 
 
 def test_keys_are_not_null_and_of_one_type():
     """KeyGroupRangeAssignment: key must not be null; here a part of it neither."""
     harness = Harness()
-    with pytest.raises(NullKeyError):
+    with pytest.raises(errors.NullKeyError):
         harness.process((None, lambda _, ctx: None))
     harness.process((("a", 1), lambda _, ctx: None))
-    with pytest.raises(NullKeyError):
+    with pytest.raises(errors.NullKeyError):
         harness.process((("a", None), lambda _, ctx: None))
-    with pytest.raises(KeyTypeError):
+    with pytest.raises(errors.KeyTypeError):
         harness.process((("a", True), lambda _, ctx: None))
-    with pytest.raises(EncodingError, match="tuple"):
+    with pytest.raises(errors.EncodingError, match="tuple"):
         Harness().call(lambda f, ctx: ctx.timer_service().set_timer("x", 1), key=[1])
 
 
@@ -426,7 +417,7 @@ def test_open_and_close_are_called_around_the_elements():
 
         def open(self, context):
             calls.append(("open", context.get_index_of_this_subtask(), context.get_number_of_parallel_subtasks()))
-            with pytest.raises(StateAccessError, match="'n'"):
+            with pytest.raises(errors.StateAccessError, match="'n'"):
                 self.n.value()
             self.extra = context.get_state(ValueState(int, 7, name="extra"))
 
@@ -436,7 +427,7 @@ def test_open_and_close_are_called_around_the_elements():
 
         def close(self):
             calls.append("close")
-            with pytest.raises(StateAccessError):
+            with pytest.raises(errors.StateAccessError):
                 self.n.value()
 
     with KeyedTestHarness(Opened(), key=identity) as harness:
@@ -455,7 +446,7 @@ def test_an_exception_in_open_or_close_is_named():
         def process_element(self, value, ctx):
             return None
 
-    with pytest.raises(UserFunctionError, match="'function', key group 0, open: OSError: no network"):
+    with pytest.raises(errors.UserFunctionError, match="'function', key group 0, open: OSError: no network"):
         harness_of(Failing()).process(1)
 
 
@@ -471,7 +462,7 @@ def test_state_is_obtained_in_open():
                 self.context.get_state(ValueState(int, name="x"))
 
     harness = KeyedTestHarness(Late(), key=lambda _: "k")
-    with pytest.raises(StateAccessError, match=r"'x'.*open"):
+    with pytest.raises(errors.StateAccessError, match=r"'x'.*open"):
         harness.process("late")
     harness.process("fine")
     # The refused state has left no trace in what the checkpoint says of the function.
@@ -494,18 +485,18 @@ def test_definitions_are_checked_before_the_first_row():
             register = getattr(ctx.timer_service(), "register_" + "event_time_timer")
             register(1)
 
-    with pytest.raises(DefinitionError, match="helper calls set_timer"):
+    with pytest.raises(errors.DefinitionError, match="helper calls set_timer"):
         harness_of(NoHandler())
-    with pytest.raises(StateDefinitionError, match="give an object, not the class"):
+    with pytest.raises(errors.StateDefinitionError, match="give an object, not the class"):
         harness_of(Querying)
-    with pytest.raises(DefinitionError, match="on_timer"):
+    with pytest.raises(errors.DefinitionError, match="on_timer"):
         harness_of(Hidden()).process(1)
-    with pytest.raises(StateDefinitionError, match="'x' twice"):
+    with pytest.raises(errors.StateDefinitionError, match="'x' twice"):
         harness_of(type("Twice", (Querying,), {"a": ValueState(int, name="x"), "b": ValueState(int, name="x")})(EVENT))
     for name in ("", "a/b"):
-        with pytest.raises(StateDefinitionError, match="must match"):
+        with pytest.raises(errors.StateDefinitionError, match="must match"):
             ValueState(int, name=name)
-    with pytest.raises(StateDefinitionError):
+    with pytest.raises(errors.StateDefinitionError):
         ValueState(int, ttl=5)  # type: ignore[call-overload]
 
 
@@ -557,9 +548,9 @@ def test_a_context_that_is_kept_is_refused_after_its_batch():
         lambda ctx: ctx.timer_service().set_timer("x", 5),
         lambda ctx: ctx.timer_service().cancel_timer("x"),
     ):
-        with pytest.raises(StateAccessError, match="outside of a call"):
+        with pytest.raises(errors.StateAccessError, match="outside of a call"):
             use(kept[0])
-    with pytest.raises(StateAccessError):
+    with pytest.raises(errors.StateAccessError):
         harness.close()
 
 
@@ -567,11 +558,11 @@ def test_a_context_that_is_kept_is_refused_after_its_batch():
 def test_times_that_the_harness_refuses(time):
     """A long in Flink's harness; what is none leaves clocks and state as they were."""
     harness = Harness()
-    with pytest.raises(TimestampError):
+    with pytest.raises(errors.TimestampError):
         harness.process(("k", lambda _, ctx: None), time)
-    with pytest.raises(DefinitionError):
+    with pytest.raises(errors.DefinitionError):
         harness.advance_watermark(time)
-    with pytest.raises(DefinitionError):
+    with pytest.raises(errors.DefinitionError):
         harness.advance_processing_time(time)
     assert (harness.current_watermark, harness.current_processing_time) == (MIN_TIMESTAMP, 0)
     harness.call(lambda _, ctx: None, timestamp=MIN_TIMESTAMP)
@@ -580,5 +571,5 @@ def test_times_that_the_harness_refuses(time):
 @pytest.mark.parametrize("parallelism", [0, -1, 1.5, True, "2", None])
 def test_parallelism_that_the_harness_refuses(parallelism):
     """KeyGroupRangeAssignment.checkParallelismPreconditions."""
-    with pytest.raises(DefinitionError, match="parallelism"):
+    with pytest.raises(errors.DefinitionError, match="parallelism"):
         Harness(parallelism=parallelism)

@@ -10,17 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import keyed
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
-from keyed.errors import (
-    CheckpointFinished,
-    DefinitionError,
-    NullKeyError,
-    OutputDefinitionError,
-    StateAccessError,
-    StateDefinitionError,
-    TableOverflowError,
-    UserFunctionError,
-)
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag, errors
 from keyed.testing import KeyedTestHarness, Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
@@ -104,7 +94,7 @@ def test_timestamps_may_be_of_any_unit() -> None:
             (row,) = next(call for call in function.taken() if call[0] == "rows")[1]
             assert row[TIMESTAMP_COLUMN] == -1
         for bad in (pa.array(["x"]), pa.array([1.5])):
-            with pytest.raises(DefinitionError, match="timestamp column 't'"):
+            with pytest.raises(errors.DefinitionError, match="timestamp column 't'"):
                 tests.process_batch(pa.table({"k": ["a"], "t": bad}), "t")
 
 
@@ -151,10 +141,14 @@ def test_combined_rows_are_what_the_function_gets(parallelism: int) -> None:
 @pytest.mark.parametrize(
     ("combine", "error", "message"),
     [
-        (lambda table: table.select(["n"]), OutputDefinitionError, "lost the key column 'k'"),
-        (lambda table: table.set_column(0, "k", pa.nulls(table.num_rows)), OutputDefinitionError, "put null into"),
-        (lambda table: None, OutputDefinitionError, "gave a NoneType"),
-        (lambda table: table["x"], UserFunctionError, "combine of 1 rows: KeyError"),
+        (lambda table: table.select(["n"]), errors.OutputDefinitionError, "lost the key column 'k'"),
+        (
+            lambda table: table.set_column(0, "k", pa.nulls(table.num_rows)),
+            errors.OutputDefinitionError,
+            "put null into",
+        ),
+        (lambda table: None, errors.OutputDefinitionError, "gave a NoneType"),
+        (lambda table: table["x"], errors.UserFunctionError, "combine of 1 rows: KeyError"),
     ],
 )
 def test_a_wrong_combine_is_named(combine: Any, error: Any, message: str) -> None:
@@ -169,10 +163,10 @@ def test_a_wrong_combine_is_named(combine: Any, error: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("table", "timestamps", "error", "message"),
     [
-        ({"k": ["a"]}, None, DefinitionError, "dict is not a pyarrow.Table"),
-        (pa.table({"x": [1]}), None, DefinitionError, "key column 'k' is not in x"),
-        (pa.table({"k": ["a", None]}), None, NullKeyError, r"key None of Row\(k=None\) is null"),
-        (pa.table({"k": ["a"]}), "t", DefinitionError, "timestamp column 't' is not in k"),
+        ({"k": ["a"]}, None, errors.DefinitionError, "dict is not a pyarrow.Table"),
+        (pa.table({"x": [1]}), None, errors.DefinitionError, "key column 'k' is not in x"),
+        (pa.table({"k": ["a", None]}), None, errors.NullKeyError, r"key None of Row\(k=None\) is null"),
+        (pa.table({"k": ["a"]}), "t", errors.DefinitionError, "timestamp column 't' is not in k"),
     ],
 )
 def test_rows_that_no_runtime_takes_are_refused(table: Any, timestamps: Any, error: Any, message: str) -> None:
@@ -243,10 +237,10 @@ def test_outputs_that_do_not_fit_are_refused(rows: Any, message: str) -> None:
     function = Emit()
     with KeyedTestHarness(function, key="k") as tests:
         function.tables[:] = [(function.tag, pa.table(rows) if isinstance(rows, dict) else rows)]
-        with pytest.raises(OutputDefinitionError, match=message):
+        with pytest.raises(errors.OutputDefinitionError, match=message):
             tests.process_batch(pa.table({"k": ["a"]}))
         function.tables[:] = [(5, pa.table({"n": [1]}))]
-        with pytest.raises(OutputDefinitionError, match="is not an OutputTag"):
+        with pytest.raises(errors.OutputDefinitionError, match="is not an OutputTag"):
             tests.process_batch(pa.table({"k": ["a"]}))
 
 
@@ -263,7 +257,9 @@ def test_tables_that_are_returned_or_yielded_are_refused(method: str, kind: str)
     function = type("Wrong", (VectorizedFunction,), methods)()
     with (
         KeyedTestHarness(function, key="k") as tests,
-        pytest.raises(OutputDefinitionError, match=rf"{method}.* returned a {kind}, .*; pass tables to ctx.emit"),
+        pytest.raises(
+            errors.OutputDefinitionError, match=rf"{method}.* returned a {kind}, .*; pass tables to ctx.emit"
+        ),
     ):
         tests.process_batch(pa.table({"k": ["a"]}))
 
@@ -272,7 +268,7 @@ def test_a_kept_context_is_refused() -> None:
     function = Emit()
     with KeyedTestHarness(function, key="k") as tests:
         tests.process_batch(pa.table({"k": ["a"]}))
-        with pytest.raises(StateAccessError, match="used outside of a call"):
+        with pytest.raises(errors.StateAccessError, match="used outside of a call"):
             function.contexts[0].emit(pa.table({"n": [1]}))
 
 
@@ -289,23 +285,23 @@ def test_errors_name_operator_group_and_call() -> None:
 
     with KeyedTestHarness(Fails(), key="k") as tests:
         with pytest.raises(
-            UserFunctionError, match=r"operator 'function', key group 0, on_watermark at 5: LookupError: no"
+            errors.UserFunctionError, match=r"operator 'function', key group 0, on_watermark at 5: LookupError: no"
         ):
             tests.advance_watermark(5)
-        with pytest.raises(TableOverflowError, match="process_batch of 2 rows"):
+        with pytest.raises(errors.TableOverflowError, match="process_batch of 2 rows"):
             tests.process_batch(pa.table({"k": ["a", "a"], "n": [2**62, 2**62]}))
         assert tests.metrics() == {}
 
 
 def test_a_function_without_process_batch_is_refused() -> None:
-    with pytest.raises(StateDefinitionError, match="does not define process_batch"):
+    with pytest.raises(errors.StateDefinitionError, match="does not define process_batch"):
         KeyedTestHarness(type("Empty", (VectorizedFunction,), {})(), key="k")
-    with pytest.raises(StateDefinitionError, match="give an object, not the class"):
+    with pytest.raises(errors.StateDefinitionError, match="give an object, not the class"):
         KeyedTestHarness(Totals, key="k")  # type: ignore[arg-type]
     for key in (None, lambda value: value):
-        with pytest.raises(DefinitionError, match="Totals needs names of key columns"):
+        with pytest.raises(errors.DefinitionError, match="Totals needs names of key columns"):
             KeyedTestHarness(Totals(), key=key)
-    with KeyedTestHarness(Totals(), key="k") as tests, pytest.raises(DefinitionError, match="use process_batch"):
+    with KeyedTestHarness(Totals(), key="k") as tests, pytest.raises(errors.DefinitionError, match="use process_batch"):
         tests.process({"k": "a"})
 
 
@@ -313,7 +309,7 @@ def test_after_the_end_of_input_no_rows_may_come() -> None:
     with KeyedTestHarness(Totals(), key="k") as tests:
         tests.end_of_input()
         tests.advance_processing_time(5)
-        with pytest.raises(CheckpointFinished, match="1 new rows came"):
+        with pytest.raises(errors.CheckpointFinished, match="1 new rows came"):
             tests.process_batch(pa.table({"k": ["a"], "n": [1]}))
 
 

@@ -10,19 +10,10 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, ListState, MapState, RestorePoint, TimeDomain, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, RestorePoint, TimeDomain, ValueState, errors
 from keyed import windows as w
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.engine.loader import Loader
-from keyed.errors import (
-    ChangelogDiverged,
-    ChangelogError,
-    CorruptionError,
-    DefinitionError,
-    HistoryCompacted,
-    OperatorChanged,
-    StateSchemaChanged,
-)
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
@@ -157,7 +148,7 @@ def test_a_position_that_is_lost_is_not_taken_for_none(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     run_count(range(100), log)
     (tmp_path / "log" / "positions" / f"{10:020d}.position").unlink()
-    with pytest.raises(CorruptionError, match=r"after batch 8 and none after batch 9.*give as_of=8"):
+    with pytest.raises(errors.CorruptionError, match=r"after batch 8 and none after batch 9.*give as_of=8"):
         run_count(range(100), restore_from=log, checkpoint=tmp_path / "checkpoint")
     result = run_count(range(100), restore_from=RestorePoint(log, as_of=8), checkpoint=tmp_path / "checkpoint")
     assert [value for _, value in result.values] == [10] * 10
@@ -184,7 +175,7 @@ def test_compaction_beside_a_restore_moves_its_cut(tmp_path):
     assert [value for _, value in result.values] == [14] * 10
     went_on.clear()
     rows.append(160)
-    with pytest.raises(HistoryCompacted):
+    with pytest.raises(errors.HistoryCompacted):
         run_count(range(140), restore_from=RestorePoint(running, as_of=12))
 
 
@@ -215,7 +206,7 @@ def test_a_run_leaves_the_changelog_of_another_checkpoint_as_it_is(tmp_path):
     run_count(range(60), log, checkpoint=tmp_path / "one")
     positions = list(log.positions())
     run_count(range(100), checkpoint=tmp_path / "other")
-    with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
+    with pytest.raises(errors.ChangelogDiverged, match="was written from another checkpoint"):
         run_count(range(110), log, checkpoint=tmp_path / "other")
     assert list(log.positions()) == positions
     # So its own goes on beyond that batch.
@@ -294,9 +285,9 @@ class TestPastStates:
             assert result.restored == Restored(batch, with_position=True)
 
     def test_that_are_not_there(self, log, tmp_path):
-        with pytest.raises(ChangelogError, match="as_of=10: the newest batch that all key groups have is 9"):
+        with pytest.raises(errors.ChangelogError, match="as_of=10: the newest batch that all key groups have is 9"):
             run_count(range(100), restore_from=RestorePoint(log, as_of=10))
-        with pytest.raises(HistoryCompacted, match="nothing that is so old"):
+        with pytest.raises(errors.HistoryCompacted, match="nothing that is so old"):
             run_count(range(100), restore_from=RestorePoint(log, as_of=datetime.fromtimestamp(-1, UTC)))
 
     def test_that_are_compacted(self, tmp_path):
@@ -305,7 +296,7 @@ class TestPastStates:
         log.compact()
         assert run_count(range(100), restore_from=log).batches == 0
         for until in (2, datetime.fromtimestamp(2, UTC)):
-            with pytest.raises(HistoryCompacted):
+            with pytest.raises(errors.HistoryCompacted):
                 run_count(range(100), restore_from=RestorePoint(log, as_of=until))
 
 
@@ -320,13 +311,13 @@ def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
 
                 def failing(commit, blocks):
                     if commit.sequence == 4:
-                        raise ChangelogError("disk full")
+                        raise errors.ChangelogError("disk full")
                     return append(commit, blocks)
 
                 writer.append = failing  # type: ignore[method-assign]
             return writer
 
-    with pytest.raises(ChangelogError, match="disk full"):
+    with pytest.raises(errors.ChangelogError, match="disk full"):
         run_count(range(100), Failing(tmp_path / "log", auto_compact=False), parallelism=2)
     log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
     assert [marker and marker.sequence for marker in (log.reader(0).last(), log.reader(1).last())] == [4, 3]
@@ -340,32 +331,32 @@ def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
 
 class TestRefusals:
     def test_a_changelog_that_was_never_written(self):
-        with pytest.raises(ChangelogError, match="nothing was written to it"):
+        with pytest.raises(errors.ChangelogError, match="nothing was written to it"):
             run_count(range(10), restore_from=MemoryChangelog())
 
     def test_a_changelog_without_a_commit_of_each_group(self):
         log = MemoryChangelog()
         log.prepare("Count", 2)
-        with pytest.raises(ChangelogError, match="start without restore_from="):
+        with pytest.raises(errors.ChangelogError, match="start without restore_from="):
             run_count(range(10), restore_from=log)
 
     def test_the_changelog_of_another_operator(self):
         log = MemoryChangelog()
         run_count(range(10), log)
-        with pytest.raises(OperatorChanged, match="belongs to operator 'Count', the query has 'Other'"):
+        with pytest.raises(errors.OperatorChanged, match="belongs to operator 'Count', the query has 'Other'"):
             run_count(range(10), restore_from=log, name="Other")
 
     def test_a_new_changelog_that_is_not_new(self):
         old, used = MemoryChangelog(), MemoryChangelog()
         run_count(range(10), old)
         run_count(range(20), used)
-        with pytest.raises(ChangelogDiverged, match="ends with batch 1 of an earlier run"):
+        with pytest.raises(errors.ChangelogDiverged, match="ends with batch 1 of an earlier run"):
             run_count(range(10), used, old)
 
     def test_a_new_query_with_the_changelog_of_an_old_one(self):
         log = MemoryChangelog()
         run_count(range(10), log)
-        with pytest.raises(ChangelogDiverged, match="restore_from= this one to take over its state"):
+        with pytest.raises(errors.ChangelogDiverged, match="restore_from= this one to take over its state"):
             run_count(range(10), log)
 
     @pytest.mark.parametrize(
@@ -376,27 +367,27 @@ class TestRefusals:
         ],
     )
     def test_no_changelogs(self, arguments, match):
-        with pytest.raises(DefinitionError, match=match):
+        with pytest.raises(errors.DefinitionError, match=match):
             run_count(range(10), **arguments)
 
     def test_the_same_changelog_for_both_or_for_two_operators(self):
         log = MemoryChangelog()
-        with pytest.raises(DefinitionError, match="are the same"):
+        with pytest.raises(errors.DefinitionError, match="are the same"):
             run_count(range(10), log, log)
         first = keyed.stream([]).key_by("a").process(Count(), changelog=log)
-        with pytest.raises(DefinitionError, match="is used by another operator"):
+        with pytest.raises(errors.DefinitionError, match="is used by another operator"):
             first.key_by("a").process(Count(), name="second", changelog=log)
 
     @pytest.mark.parametrize("until", [-1, -2, True, 1.5, datetime(2026, 1, 1)])
     def test_no_batch_and_no_time(self, until):
-        with pytest.raises(DefinitionError, match="as_of="):
+        with pytest.raises(errors.DefinitionError, match="as_of="):
             RestorePoint(MemoryChangelog(), as_of=until)
 
     def test_operators_at_different_batches(self):
         logs = [MemoryChangelog(), MemoryChangelog()]
         run_two(logs, [None, None])
         points = [RestorePoint(log, as_of=until) for log, until in zip(logs, (1, 2), strict=True)]
-        with pytest.raises(DefinitionError, match="different as_of="):
+        with pytest.raises(errors.DefinitionError, match="different as_of="):
             run_two([None, None], points)
 
     def test_a_changed_state(self):
@@ -408,7 +399,7 @@ class TestRefusals:
 
         log = MemoryChangelog()
         run_count(range(10), log)
-        with pytest.raises(StateSchemaChanged, match=r"(?s)stored: +value state 'count' of int.*of str"):
+        with pytest.raises(errors.StateSchemaChanged, match=r"(?s)stored: +value state 'count' of int.*of str"):
             run_count(range(10), restore_from=log, function=Changed(), name="Count")
 
     def test_entries_that_are_not_those_of_the_commit(self):
@@ -417,10 +408,10 @@ class TestRefusals:
         block: Any = log._groups[0][0][1][0]
         prefix, sub, _ = block[0]
         block[0] = (prefix, sub, b"\x07")
-        with pytest.raises(CorruptionError, match="their hash differs"):
+        with pytest.raises(errors.CorruptionError, match="their hash differs"):
             run_count(range(10), restore_from=log)
         del block[0]
-        with pytest.raises(CorruptionError, match="9 entries were restored, batch 0 had 10"):
+        with pytest.raises(errors.CorruptionError, match="9 entries were restored, batch 0 had 10"):
             run_count(range(10), restore_from=log)
 
 

@@ -15,14 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 import keyed
-from keyed import StateTtl, StateVisibility, TimeDomain, UpdateType
-from keyed.errors import (
-    StateAccessError,
-    StateDefinitionError,
-    StateSchemaChanged,
-    TableOverflowError,
-    UserFunctionError,
-)
+from keyed import StateTtl, StateVisibility, TimeDomain, UpdateType, errors
 from keyed.testing import KeyedTestHarness
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState
 from tests.keyed.table_state.model import EPOCH
@@ -100,7 +93,7 @@ def test_a_schema_has_many_forms(schema: Any) -> None:
     ],
 )
 def test_wrong_declarations_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises((StateDefinitionError, keyed.errors.OutputDefinitionError), match=message):
+    with pytest.raises((errors.StateDefinitionError, keyed.errors.OutputDefinitionError), match=message):
         make()
 
 
@@ -114,7 +107,7 @@ def test_wrong_declarations_are_refused(make: Callable[[], Any], message: str) -
     ],
 )
 def test_tables_that_cannot_be_are_refused_before_the_first_row(schema: Any, key: Any, message: str) -> None:
-    with harness(Calls(schema, key)) as tests, pytest.raises(StateDefinitionError, match=message):
+    with harness(Calls(schema, key)) as tests, pytest.raises(errors.StateDefinitionError, match=message):
         tests.process_batch(ANY)
 
 
@@ -132,19 +125,19 @@ def test_each_kind_of_function_has_its_states() -> None:
             pass
 
     for function in (Rows(), Columns()):
-        with pytest.raises(StateDefinitionError, match="a VectorizedFunction has TableState"):
+        with pytest.raises(errors.StateDefinitionError, match="a VectorizedFunction has TableState"):
             KeyedTestHarness(function, key="k")
 
 
 def test_a_table_is_used_in_a_batch_only() -> None:
     state = TableState("k string", key="k", name="rows")
     for use in (state.scan, lambda: state.num_rows, state.clear, lambda: state.upsert(ANY)):
-        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
+        with pytest.raises(errors.StateAccessError, match="used outside of a call; use it inside process_batch"):
             use()
     function = Calls("k string")
     with harness(function) as tests:
         bound = call(tests, function, lambda rows: rows)
-        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
+        with pytest.raises(errors.StateAccessError, match="used outside of a call; use it inside process_batch"):
             bound.scan()
 
 
@@ -177,7 +170,7 @@ def test_wrong_arguments_are_named_and_change_nothing(todo: Callable[[Any], Any]
     function = Calls("k string, n bigint, l array<string>")
     with harness(function) as tests:
         call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1], "l": [["x"]]})))
-        with pytest.raises(StateAccessError, match=message) as failed:
+        with pytest.raises(errors.StateAccessError, match=message) as failed:
             call(tests, function, lambda rows: rows.clear(), todo)
         assert "operator 'function', key group 0, process_batch of 1 rows" in str(failed.value)
         assert contents(tests, function) == [{"k": "a", "n": 1, "l": ["x"]}]
@@ -187,7 +180,7 @@ def test_what_arrow_refuses_names_the_call() -> None:
     function = Calls("k string, n bigint")
     with harness(function) as tests:
         call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1]})))
-        with pytest.raises(UserFunctionError, match="process_batch of 1 rows"):
+        with pytest.raises(errors.UserFunctionError, match="process_batch of 1 rows"):
             call(tests, function, lambda rows: rows.scan(pc.field("missing") == 1))
 
 
@@ -221,7 +214,7 @@ def test_integers_are_milliseconds_where_a_column_is_a_timestamp() -> None:
         naive = Calls("k string, at timestamp_ntz")
         with harness(naive) as others:
             for todo in (do("scan", ("at", "<=", 1)), do("upsert", pa.table({"k": ["a"], "at": [1]}))):
-                with pytest.raises(StateAccessError):
+                with pytest.raises(errors.StateAccessError):
                     call(others, naive, todo)
 
 
@@ -233,7 +226,7 @@ def test_other_types_of_a_kind_are_converted_and_nothing_else() -> None:
             call(tests, function, do("merge", rows, {"n": "sum"}))
         assert contents(tests, function) == [{"k": "a", "n": 3}]
         for value in ("5", 5.0, True, EPOCH):
-            with pytest.raises(StateAccessError, match=r"column 'n' of .* does not fit int64: types differ"):
+            with pytest.raises(errors.StateAccessError, match=r"column 'n' of .* does not fit int64: types differ"):
                 call(tests, function, do("upsert", pa.table({"k": ["a"], "n": [value]})))
 
 
@@ -285,7 +278,7 @@ def test_integers_and_decimals_do_not_overflow(type_: Any, fits: list[Any], leas
     for one, other in ((fits[:1], fits[1:]), (fits, [])):
         assert merged(type_, "sum", one, other) == sum(fits)
     for one, other in ((least_too_many[:1], least_too_many[1:]), (least_too_many, [])):
-        with pytest.raises(TableOverflowError, match="a sum of column 'v' is out of the range"):
+        with pytest.raises(errors.TableOverflowError, match="a sum of column 'v' is out of the range"):
             merged(type_, "sum", one, other)
 
 
@@ -390,7 +383,7 @@ def test_rows_expire_in_event_time_from_the_time_of_their_update() -> None:
         call(tests, function, do("upsert", timed))
         tests.advance_watermark(35)
         assert contents(tests, function) == []
-        with pytest.raises(StateAccessError, match="rows that are written need the column"):
+        with pytest.raises(errors.StateAccessError, match="rows that are written need the column"):
             call(tests, function, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
 
 
@@ -539,7 +532,7 @@ def test_an_added_column_is_merged_into() -> None:
     ],
 )
 def test_other_changes_are_refused(then: Callable[[], Calls], message: str) -> None:
-    with pytest.raises(StateSchemaChanged, match=message):
+    with pytest.raises(errors.StateSchemaChanged, match=message):
         reopened(Calls("k string, n bigint"), then())
 
 

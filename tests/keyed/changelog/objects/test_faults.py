@@ -8,17 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
+from keyed import errors
 from keyed.changelog.objects import bucket
 from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
-from keyed.errors import (
-    ChangelogDiverged,
-    ChangelogError,
-    ChangelogFenced,
-    CorruptionError,
-    DefinitionError,
-    ExtraNotInstalled,
-    HistoryCompacted,
-)
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.objects.support import URL, log_on, made
 from tests.support.s3 import KEY_ID, SECRET, Answer, failure
@@ -52,7 +44,7 @@ def test_a_store_that_throttles_for_long_is_an_error_and_the_writer_goes_on(serv
     changelog, writer, sample = made(server, 10)
     commit, blocks = sample.commit()
     server.before = times(-1, failure(503, "SlowDown"))
-    with pytest.raises(ChangelogError, match="SlowDown; the store throttles"):
+    with pytest.raises(errors.ChangelogError, match="SlowDown; the store throttles"):
         writer.append(commit, blocks)
     server.before = times(0, None)
     writer.append(commit, blocks)
@@ -101,12 +93,12 @@ def test_a_position_and_a_header_whose_answers_are_lost_are_ones_own(server):
 def test_credentials_that_expire_are_an_error_that_shows_none(server, caplog):
     changelog, writer, sample = made(server, 10)
     server.before = times(-1, failure(400, "ExpiredToken"))
-    with pytest.raises(ChangelogError, match="ExpiredToken; the credentials have expired") as raised:
+    with pytest.raises(errors.ChangelogError, match="ExpiredToken; the credentials have expired") as raised:
         writer.append(*sample.commit())
-    with pytest.raises(ChangelogError, match="ExpiredToken"):
+    with pytest.raises(errors.ChangelogError, match="ExpiredToken"):
         changelog.reader(0)
     server.before = times(-1, failure(403, "AccessDenied"))
-    with pytest.raises(ChangelogError, match="AccessDenied; check the credentials"):
+    with pytest.raises(errors.ChangelogError, match="AccessDenied; check the credentials"):
         changelog.header()
     assert raised.value.__cause__ is None
     shown = [repr(changelog), str(changelog), repr(writer), str(raised.value), repr(raised.value), caplog.text]
@@ -128,7 +120,7 @@ def test_a_listing_that_breaks_off_is_an_error(server):
 
     server.after = after
     reader = changelog.reader(0)
-    with pytest.raises(ChangelogError, match="cannot be listed"):
+    with pytest.raises(errors.ChangelogError, match="cannot be listed"):
         reader.last()
     server.after = lambda _kind, _key, done: done
     assert state_of(reader) == sample.state
@@ -138,7 +130,7 @@ def test_a_listing_that_breaks_off_is_an_error(server):
 def test_a_segment_that_somebody_deletes_is_missed(server, sequence):
     changelog, _, sample = made(server, *[5] * 4)
     del server.objects[segment(sequence)]
-    with pytest.raises(CorruptionError, match=f"segment of sequence {sequence} is missing"):
+    with pytest.raises(errors.CorruptionError, match=f"segment of sequence {sequence} is missing"):
         state_of(changelog.reader(0))
     assert state_of(changelog.reader(0), sequence - 1) == sample.past[sequence - 1]
 
@@ -148,9 +140,9 @@ def test_an_object_that_is_cut_short_is_damaged(server, left):
     changelog, _, _ = made(server, *[5] * 3)
     whole = server.objects[segment(3)]
     server.objects[segment(3)] = whole[:left]
-    with pytest.raises(CorruptionError, match=r"bucket/jobs/log/groups/00000/0*3\.segment"):
+    with pytest.raises(errors.CorruptionError, match=r"bucket/jobs/log/groups/00000/0*3\.segment"):
         changelog.reader(0).last()
-    with pytest.raises(CorruptionError):
+    with pytest.raises(errors.CorruptionError):
         changelog.writer(0)
 
 
@@ -159,7 +151,7 @@ def test_an_object_with_another_byte_is_damaged(server):
     data = bytearray(server.objects[segment(2)])
     data[30] ^= 1
     server.objects[segment(2)] = bytes(data)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(errors.CorruptionError):
         state_of(changelog.reader(0))
 
 
@@ -169,7 +161,7 @@ def test_an_object_that_is_deleted_while_it_is_read_is_an_error_of_ours(server, 
     assert state_of(changelog.reader(0)) == sample.state
     ((_, blocks),) = ((commit, blocks) for commit, blocks in changelog.reader(0).commits())
     del server.objects[segment(1)]
-    with pytest.raises(ChangelogError, match="was removed while it was read"):
+    with pytest.raises(errors.ChangelogError, match="was removed while it was read"):
         list(blocks)
 
 
@@ -181,7 +173,7 @@ def test_of_many_writers_of_a_sequence_one_wins(server):
     def append(number):
         try:
             writers[number].append(attrs.evolve(commit, attempt=f"attempt {number}"), blocks)
-        except ChangelogDiverged:
+        except errors.ChangelogDiverged:
             return None
         return f"attempt {number}"
 
@@ -200,7 +192,7 @@ def test_a_writer_that_slept_through_a_compaction_is_fenced(server):
     for _ in range(3):
         writer.append(*sample.commit())
     changelog.compact()
-    with pytest.raises(ChangelogFenced):
+    with pytest.raises(errors.ChangelogFenced):
         zombie.append(attrs.evolve(commit, attempt="zombie"), blocks)
     assert state_of(changelog.reader(0)) == sample.state
     changelog.compact()
@@ -219,7 +211,7 @@ def test_compaction_leaves_the_state_and_forgets_history(server):
     (done,) = changelog.compact()
     assert (done.base, done.newest) == (5, 6)
     assert state_of(reader) == state_of(changelog.reader(0)) == sample.state
-    with pytest.raises(HistoryCompacted, match="before commit 5 was compacted"):
+    with pytest.raises(errors.HistoryCompacted, match="before commit 5 was compacted"):
         list(reader.commits(2))
     assert [sequence for sequence, _ in changelog.positions()] == [5, 6]
     writer.append(*sample.commit())
@@ -252,32 +244,32 @@ def test_a_snapshot_after_a_gap_is_seen_by_an_open_reader(server):
 
 def test_a_bucket_that_does_not_exist_is_named(server):
     changelog = ObjectStoreChangelog("s3://elsewhere/log", server.options, timeout=300)
-    with pytest.raises(ChangelogError, match=r"s3://elsewhere/log.*NoSuchBucket; the bucket does not exist"):
+    with pytest.raises(errors.ChangelogError, match=r"s3://elsewhere/log.*NoSuchBucket; the bucket does not exist"):
         changelog.prepare("op", 1)
 
 
 def test_a_server_that_does_not_answer_is_named(server):
     server.url = "http://127.0.0.1:1"
     changelog = log_on(server, timeout=1)
-    with pytest.raises(ChangelogError, match="no connection; check the endpoint"):
+    with pytest.raises(errors.ChangelogError, match="no connection; check the endpoint"):
         changelog.header()
 
 
 def test_a_server_that_ignores_the_condition_of_puts_is_refused(server):
     server.conditional = False
     for _ in range(2):
-        with pytest.raises(ChangelogError, match="use a store that has conditional puts"):
+        with pytest.raises(errors.ChangelogError, match="use a store that has conditional puts"):
             log_on(server).prepare("op", 1)
     assert not server.objects
 
 
 def test_a_prefix_with_other_objects_is_refused(server):
     server.objects["jobs/log/2026/part-0.parquet"] = b""
-    with pytest.raises(ChangelogError, match="holds '2026', so it is not a new prefix"):
+    with pytest.raises(errors.ChangelogError, match="holds '2026', so it is not a new prefix"):
         log_on(server).prepare("op", 1)
     assert len(server.objects) == 1
     server.objects = {"jobs/log/groups/00000/1": b""}
-    with pytest.raises(ChangelogError, match="whose 'header' is missing"):
+    with pytest.raises(errors.ChangelogError, match="whose 'header' is missing"):
         log_on(server).prepare("op", 1)
 
 
@@ -293,30 +285,30 @@ def test_a_prefix_with_other_objects_is_refused(server):
     ],
 )
 def test_a_url_of_another_form_is_refused_and_not_shown(url):
-    with pytest.raises(DefinitionError, match=r"ObjectStoreChangelog\(url\)") as raised:
+    with pytest.raises(errors.DefinitionError, match=r"ObjectStoreChangelog\(url\)") as raised:
         ObjectStoreChangelog(url)
     assert "sesame" not in str(raised.value)
 
 
 def test_options_that_the_client_does_not_know_are_refused(server):
     changelog = ObjectStoreChangelog(URL, {"acces_key_id": SECRET})
-    with pytest.raises(DefinitionError, match=r"not \['acces_key_id'\]") as raised:
+    with pytest.raises(errors.DefinitionError, match=r"not \['acces_key_id'\]") as raised:
         changelog.header()
     assert SECRET not in str(raised.value)
-    with pytest.raises(DefinitionError, match="storage_options"):
+    with pytest.raises(errors.DefinitionError, match="storage_options"):
         ObjectStoreChangelog(URL, {"endpoint": object()})
 
 
 def test_a_process_that_was_forked_from_a_user_of_the_store_is_told(server, monkeypatch):
     changelog, _, _ = made(server, 5)
     monkeypatch.setattr(bucket, "_owner", os.getpid() + 1)
-    with pytest.raises(ChangelogError, match="spawn"):
+    with pytest.raises(errors.ChangelogError, match="spawn"):
         changelog.header()
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(ExtraNotInstalled, match=r"package obstore, .*keyed-streams\[s3\]"):
+    with pytest.raises(errors.ExtraNotInstalled, match=r"package obstore, .*keyed-streams\[s3\]"):
         ObjectStoreChangelog(URL).header()
 
 
@@ -384,7 +376,7 @@ def test_repetitions_end_after_the_timeout_and_are_counted(server, fault):
     changelog.prepare("op", 1)
     server.before = times(-1, FAULTS[fault](Answer(200)))
     server.requests.clear()
-    with pytest.raises(ChangelogError, match=r"cannot be read: .*\((\d+) attempts in [\d.]+ s\)") as raised:
+    with pytest.raises(errors.ChangelogError, match=r"cannot be read: .*\((\d+) attempts in [\d.]+ s\)") as raised:
         changelog.header()
     assert f"({server.requests['GET']} attempts" in str(raised.value)
     # Pauses double from half a tenth of a second on.
@@ -403,7 +395,7 @@ def test_a_put_that_took_effect_is_recognized_although_no_put_is_answered(server
 def test_a_refusal_is_not_repeated(server, refusal):
     changelog = requested(server)
     server.before = times(-1, failure(*refusal))
-    with pytest.raises(ChangelogError, match=refusal[1]):
+    with pytest.raises(errors.ChangelogError, match=refusal[1]):
         changelog.header()
     assert server.requests["GET"] == 1
 

@@ -17,20 +17,14 @@ import pyarrow.dataset as ds
 import pytest
 
 import keyed
-from keyed import DirectoryChangelog, KeyedProcessFunction, ListState, OutputTag, ValueState, bounded_out_of_orderness
-from keyed.errors import (
-    CheckpointError,
-    CheckpointFinished,
-    CorruptionError,
-    DefinitionError,
-    KeyedError,
-    NullKeyError,
-    OperatorChanged,
-    ParallelismChanged,
-    QueryFailed,
-    StateSchemaChanged,
-    TimestampError,
-    UserFunctionError,
+from keyed import (
+    DirectoryChangelog,
+    KeyedProcessFunction,
+    ListState,
+    OutputTag,
+    ValueState,
+    bounded_out_of_orderness,
+    errors,
 )
 from keyed.rows import row
 from tests.keyed.runtimes.local import job
@@ -114,7 +108,7 @@ def test_draining_again_does_nothing_and_new_rows_are_refused(tmp_path):
     assert chain(source).run(checkpoint=tmp_path, drain=True).batches == 2
     for drain in (True, False):
         assert chain(source).run(checkpoint=tmp_path, drain=drain).batches == 0
-    with pytest.raises(CheckpointFinished, match="drained"):
+    with pytest.raises(errors.CheckpointFinished, match="drained"):
         chain([*source, *rows(4, start=3)]).run(checkpoint=tmp_path)
 
 
@@ -131,7 +125,7 @@ def test_a_source_that_has_lost_rows_is_refused(tmp_path):
     source = rows(1, 2, 3, 4)
     chain(source).run(checkpoint=tmp_path)
     for shorter in (source[:2], pd.DataFrame(source[:2])):
-        with pytest.raises(CheckpointError, match=r"consumed 4 rows.*only 2"):
+        with pytest.raises(errors.CheckpointError, match=r"consumed 4 rows.*only 2"):
             chain(shorter).run(checkpoint=tmp_path)
 
 
@@ -142,15 +136,15 @@ def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
     source = rows(1, 2, 3)
     chain(source, parallelism=2).run(checkpoint=tmp_path)
     more = rows(1, 2, 3, 4)
-    with pytest.raises(OperatorChanged, match=r"'Sum'.*'Renamed'"):
+    with pytest.raises(errors.OperatorChanged, match=r"'Sum'.*'Renamed'"):
         chain(more, name="Renamed").run(checkpoint=tmp_path)
     for other in (more, source):
         # Also where there are no new rows, and before a changelog is made.
         log = DirectoryChangelog(tmp_path / "log")
-        with pytest.raises(ParallelismChanged, match=r"2 key groups, the query 3; set parallelism=2,"):
+        with pytest.raises(errors.ParallelismChanged, match=r"2 key groups, the query 3; set parallelism=2,"):
             chain(other, parallelism=3, changelog=log).run(checkpoint=tmp_path)
         assert not (tmp_path / "log").exists()
-    with pytest.raises(StateSchemaChanged, match=r"(?s)int.*str"):
+    with pytest.raises(errors.StateSchemaChanged, match=r"(?s)int.*str"):
         chain(more, Other(), parallelism=2).run(checkpoint=tmp_path)
     assert chain(more, parallelism=2).run(checkpoint=tmp_path).values == [("b", 4, 6)]
 
@@ -158,7 +152,9 @@ def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
 def test_an_error_of_the_function_leaves_the_checkpoint_at_the_last_commit(tmp_path):
     source = rows(1, 2, 3, 4, 5, 13, 6)
     for _ in range(2):
-        with pytest.raises(UserFunctionError, match=r"'Sum'.*process_element.*v=13.*key 'b'.*LookupError: unlucky"):
+        with pytest.raises(
+            errors.UserFunctionError, match=r"'Sum'.*process_element.*v=13.*key 'b'.*LookupError: unlucky"
+        ):
             chain(source).run(checkpoint=tmp_path, rows_per_batch=2)
     source[5]["v"] = 0
     resumed = chain(source).run(checkpoint=tmp_path, rows_per_batch=2, drain=True)
@@ -174,9 +170,9 @@ def test_an_error_of_a_sink_or_a_source_is_named(tmp_path):
         yield from rows(1, 2)
         raise LookupError("no more")
 
-    with pytest.raises(QueryFailed, match="OSError: disk on fire"):
+    with pytest.raises(errors.QueryFailed, match="OSError: disk on fire"):
         chain(rows(1)).run(broken, checkpoint=tmp_path / "sink")
-    with pytest.raises(QueryFailed, match="LookupError: no more"):
+    with pytest.raises(errors.QueryFailed, match="LookupError: no more"):
         chain(failing()).run(checkpoint=tmp_path / "source", rows_per_batch=1)
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "sink").batches == 1
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "source", rows_per_batch=1).batches == 1
@@ -194,14 +190,14 @@ def test_close_runs_for_every_group_and_its_error_is_named():
             if self.group == 1:
                 raise LookupError("stuck")
 
-    with pytest.raises(UserFunctionError, match="close: LookupError: stuck"):
+    with pytest.raises(errors.UserFunctionError, match="close: LookupError: stuck"):
         chain(rows(1, 2, 3), Closing(), parallelism=3).run()
     assert sorted(closed) == [0, 1, 2]
 
 
 def test_bad_rows_fail_the_query_or_leave_by_their_tag():
     source = [*rows(1, 2), {"k": None, "ts": 3, "v": 3}, {"k": "a", "ts": None, "v": 4}, *rows(5, start=4)]
-    with pytest.raises(NullKeyError, match="on_bad_row"):
+    with pytest.raises(errors.NullKeyError, match="on_bad_row"):
         chain(source).run()
     for time, remedy in (
         (None, "filter such rows"),
@@ -209,7 +205,7 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
         ("1970-01-01T00:00:00Z", "convert text"),
         (dt.datetime(2026, 1, 1), "give a datetime its zone"),
     ):
-        with pytest.raises(TimestampError, match=rf"or a datetime with a time zone; {remedy}.*on_bad_row"):
+        with pytest.raises(errors.TimestampError, match=rf"or a datetime with a time zone; {remedy}.*on_bad_row"):
             chain([*source[:2], {**source[3], "ts": time}]).run()
     for kind in (list, pd.DataFrame, pa.Table.from_pylist):
         output = chain(kind(source), on_bad_row=BAD)
@@ -315,7 +311,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
     assert queries[0].await_termination(30)
     assert queries[0].progress.batch_id == 0
     failing = chain(rows(1, 13)).start(keyed.collect_sink(), rows_per_batch=1)
-    with pytest.raises(UserFunctionError, match="unlucky"):
+    with pytest.raises(errors.UserFunctionError, match="unlucky"):
         failing.await_termination(30)
     assert failing.status.value == "failed"
     assert failing.metrics()["Sum"]["query_status"] == 2
@@ -324,7 +320,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
 
 def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="file"):
+    with pytest.raises(errors.CheckpointError, match="file"):
         chain(rows(1)).run(checkpoint=tmp_path / "file" / "checkpoint")
 
     class Nested(Sum):
@@ -332,7 +328,7 @@ def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
             chain(rows(1)).run(checkpoint=tmp_path / "own")
             return ()
 
-    with pytest.raises(CheckpointError, match="in use"):
+    with pytest.raises(errors.CheckpointError, match="in use"):
         chain(rows(1), Nested()).run(checkpoint=tmp_path / "own")
 
 
@@ -344,9 +340,9 @@ def test_a_damaged_checkpoint_is_refused_and_named(tmp_path):
         for at in range(len(data) // 4, len(data), max(1, len(data) // 3)):
             data[at] ^= 0x55
         file.write_bytes(data)
-    with pytest.raises(KeyedError) as raised:
+    with pytest.raises(errors.KeyedError) as raised:
         chain(rows(*range(20, 41))).run(checkpoint=tmp_path)
-    assert isinstance(raised.value, CorruptionError | CheckpointError)
+    assert isinstance(raised.value, errors.CorruptionError | errors.CheckpointError)
     assert str(tmp_path) in str(raised.value)
 
 
@@ -386,12 +382,14 @@ def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp
 def test_an_unknown_option_and_an_unusable_source_are_refused():
     with pytest.raises(TypeError, match="'chekpoint'"):
         chain(rows(1)).run(chekpoint="x")
-    with pytest.raises(DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"):
+    with pytest.raises(
+        errors.DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"
+    ):
         chain(pa.RecordBatch.from_pylist(rows(value)) for value in (1, 2)).run()
     for source in ("text", 5, b"bytes"):
-        with pytest.raises(DefinitionError, match="is not a stream"):
+        with pytest.raises(errors.DefinitionError, match="is not a stream"):
             chain(source).run()
-    with pytest.raises(DefinitionError, match="'k'"):
+    with pytest.raises(errors.DefinitionError, match="'k'"):
         chain(pd.DataFrame({"ts": [1]})).run()
 
 

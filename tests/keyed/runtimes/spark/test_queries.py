@@ -10,16 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import bounded_out_of_orderness, collect_sink
-from keyed.errors import (
-    DefinitionError,
-    NullKeyError,
-    OutputDefinitionError,
-    ParallelismChanged,
-    QueryFailed,
-    TimestampError,
-    UserFunctionError,
-)
+from keyed import bounded_out_of_orderness, collect_sink, errors
 from keyed.runtimes.spark.session.session_check import FORMAT
 from tests.keyed.runtimes.spark.functions import (
     BAD,
@@ -196,7 +187,7 @@ def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
         got[batch_id] = sorted(tuple(row) for row in frame.collect())
 
     outputs = counted.to(tmp_path / "out"), counted.side_output(BIG).to(tmp_path / "big"), counted.to(sink)
-    with pytest.raises(QueryFailed, match="disk full") as caught:
+    with pytest.raises(errors.QueryFailed, match="disk full") as caught:
         keyed.run(*outputs, checkpoint=tmp_path / "ck")
     assert isinstance(caught.value.__cause__, OSError)
     result = keyed.run(*outputs, checkpoint=tmp_path / "ck")
@@ -211,13 +202,13 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, POISON)])
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
-    with pytest.raises(UserFunctionError) as caught:
+    with pytest.raises(errors.UserFunctionError) as caught:
         counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
     for said in ("'count'", "process_element", "key 'a'", "v=-13", "ValueError: poison"):
         assert said in str(caught.value)
     assert parquet_rows(tmp_path / "out") == [("a", 1, 1)]
     # Another number of key groups is refused, whoever starts the query; the old number goes on.
-    with pytest.raises(ParallelismChanged, match="has 2 key groups, and the query has 3"):
+    with pytest.raises(errors.ParallelismChanged, match="has 2 key groups, and the query has 3"):
         count(files_source(spark, tmp_path / "in"), parallelism=3).run(tmp_path / "out", checkpoint=tmp_path / "ck")
     write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, 4)])
     count(files_source(spark, tmp_path / "in")).run(tmp_path / "out", checkpoint=tmp_path / "ck")
@@ -227,9 +218,9 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
 def test_bad_rows_fail_the_query_or_go_to_a_side_output(spark):
     rows = [("a", 1, 1), (None, 2, 2), ("b", None, 3), ("b", 4, 4)]
     frame = spark.createDataFrame(rows, SCHEMA)
-    with pytest.raises(NullKeyError, match=r"key None of Row.* is null"):
+    with pytest.raises(errors.NullKeyError, match=r"key None of Row.* is null"):
         count(keyed.stream(frame.where("t = 2"), timestamp="t")).run()
-    with pytest.raises(TimestampError, match="timestamp is null in row"):
+    with pytest.raises(errors.TimestampError, match="timestamp is null in row"):
         count(keyed.stream(frame.where("k = 'b'"), timestamp="t")).run()
     counted = count(keyed.stream(frame, timestamp="t", on_bad_row=BAD))
     good, bad = collect_sink(), collect_sink()
@@ -242,7 +233,9 @@ def test_bad_rows_fail_the_query_or_go_to_a_side_output(spark):
 def test_an_output_that_does_not_fit_names_operator_column_and_value(spark):
     frame = spark.createDataFrame([("a", 1, 1)], SCHEMA)
     wrong = keyed.stream(frame).key_by("k").process(WrongType(), COUNTED)
-    with pytest.raises(OutputDefinitionError, match="operator 'WrongType', main output, column 'n': 'one' of type str"):
+    with pytest.raises(
+        errors.OutputDefinitionError, match="operator 'WrongType', main output, column 'n': 'one' of type str"
+    ):
         wrong.run()
 
 
@@ -353,7 +346,7 @@ def of(spark, *ddl, **options):
     ],
 )
 def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, said):
-    with pytest.raises(DefinitionError) as caught:
+    with pytest.raises(errors.DefinitionError) as caught:
         chain(spark).run()
     assert said in str(caught.value)
 
@@ -362,24 +355,26 @@ def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, said):
 def test_wrong_options_are_refused(spark, tmp_path):
     batch = count(keyed.stream(frame(spark), timestamp="t"))
     streaming = count(files_source(spark, tmp_path / "in"))
-    with pytest.raises(DefinitionError, match="needs checkpoint"):
+    with pytest.raises(errors.DefinitionError, match="needs checkpoint"):
         streaming.run()
     with pytest.raises(TypeError, match="'chekpoint'"):
         streaming.run(chekpoint=tmp_path)
-    with pytest.raises(DefinitionError, match=r"rows_per_batch=7 is for the local runtime; .* maxFilesPerTrigger"):
+    with pytest.raises(
+        errors.DefinitionError, match=r"rows_per_batch=7 is for the local runtime; .* maxFilesPerTrigger"
+    ):
         streaming.run(checkpoint=tmp_path / "ck", rows_per_batch=7)
     assert not (tmp_path / "ck").exists()
-    with pytest.raises(DefinitionError, match="takes run"):
+    with pytest.raises(errors.DefinitionError, match="takes run"):
         batch.start(collect_sink(), checkpoint=tmp_path / "ck")
-    with pytest.raises(DefinitionError, match="drain=True is for run"):
+    with pytest.raises(errors.DefinitionError, match="drain=True is for run"):
         streaming.start(collect_sink(), checkpoint=tmp_path / "ck", drain=True)
     frame_ = spark.readStream.schema("k string").json(str(tmp_path))
     twice = count(keyed.stream(frame_).union(keyed.stream(frame_.where("k > ''"))))
-    with pytest.raises(DefinitionError, match="reads one streaming DataFrame twice"):
+    with pytest.raises(errors.DefinitionError, match="reads one streaming DataFrame twice"):
         twice.run(checkpoint=tmp_path / "ck", tables=tmp_path / "tables")
     without = count(files_source(spark, tmp_path / "in", ticks=False))
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
-    with pytest.raises(DefinitionError, match="leave out ticks=False"):
+    with pytest.raises(errors.DefinitionError, match="leave out ticks=False"):
         without.run(checkpoint=tmp_path / "ck", drain=True)
 
 
