@@ -238,7 +238,7 @@ def _encode_decimal(value: Decimal) -> bytes:
     if exponent == "F":
         return b"\x60\x01" if sign else b"\x60\x05"
     if isinstance(exponent, str):
-        raise EncodingError(f"{value!r} cannot be a key: it equals nothing, not even itself; use None instead")
+        raise EncodingError(f"{value!r} cannot be a key: it equals nothing, not even itself; use a value instead")
     if not value:
         return b"\x60\x03"
     text = "".join(map(str, digits)).lstrip("0")

@@ -173,6 +173,10 @@ class State(NoValue):
         self.name = name
 
     def _unbound(self) -> NoReturn:
+        if not self.name:
+            raise StateAccessError(
+                f"a {self.kind} state was used that is not declared; assign it to an attribute of the class"
+            )
         used_outside(f"{self.kind} state {self.name!r}", self._calls)
 
     __hash__ = object.__hash__

@@ -53,7 +53,7 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     Raises:
         DefinitionError: A key column is missing.
         NullKeyError: A key is null.
-        EncodingError: A key column has lists or structs.
+        EncodingError: A key column has lists or structs, or times with nanoseconds.
     """
     for key in keys:
         if key not in table.column_names:
@@ -63,11 +63,30 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
             row = table_rows(table.filter(table.column(key).is_null()).slice(0, 1))[0]
             parts = tuple(row[part] for part in keys if part in table.column_names)
             raise null_key(operator, parts[0] if len(keys) == 1 else parts, row, of_source=False)
-        if pa.types.is_nested(table.column(key).type):
+    check_key_types(table, keys, operator)
+
+
+def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None:
+    """Check that the values of key columns can be keys.
+
+    Raises:
+        EncodingError: A key column has lists or structs, or times with nanoseconds.
+    """
+    for key in keys:
+        column = table.column(key)
+        if pa.types.is_nested(column.type):
             raise EncodingError(
-                f"operator {operator!r}: key column {key!r} has type {table.column(key).type}, which cannot be a key; "
+                f"operator {operator!r}: key column {key!r} has type {column.type}, which cannot be a key; "
                 "give each part a column of its own, as in key_by('a', 'b')"
             )
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            try:
+                column.cast(pa.timestamp("us", column.type.tz))
+            except pa.ArrowInvalid as error:
+                raise EncodingError(
+                    f"operator {operator!r}: key column {key!r} has times with nanoseconds, and those of keys have "
+                    "microseconds, so that different ones would become one key; round them, or key by the number"
+                ) from error
 
 
 def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:

@@ -63,7 +63,8 @@ class CommittedState:
                 continue
             state = stored[name]
             if not _is_computed(meta.states[state]):
-                found |= state_by_key(store, meta.states[state], self._declared(group).get(state), namespace)
+                declared = self._declared(group).get(state)
+                found |= state_by_key(store, state, meta.states[state], declared, namespace)
             elif namespace is None:
                 found |= windows_by_key(store, meta, state, self._groups.spec.function)
         if name not in names:
@@ -101,7 +102,7 @@ class CommittedState:
             if meta is not None and (described is None or described["schema"]["kind"] != "broadcast"):
                 raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
             declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
-            found = {} if described is None else state_by_key(store, described, declared, None)
+            found = {} if described is None else state_by_key(store, name, described, declared, None)
             copies.append(found.get(None, {}))
         if any(copy != copies[0] for copy in copies):
             raise DefinitionError(

@@ -18,8 +18,8 @@ from keyed.arrow.write import table_of
 from keyed.base.schemas import schema_of
 from keyed.destinations.choose import SinkLike, sink_of
 from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import SinkBatch
-from keyed.errors import QueryFailed
+from keyed.destinations.sink import Sink, SinkBatch
+from keyed.errors import KeyedError, QueryFailed
 from keyed.rows import row_class
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _ROW = row_class(("name", "n"))
+_SCHEMA = schema_of("name string, n bigint")
 _DIES = keyed.OutputTag("dies", "n bigint")
 
 
@@ -40,17 +41,18 @@ class _Numbers(keyed.KeyedProcessFunction):
 
 
 class _Batch(SinkBatch):
-    """Three rows."""
+    """So many rows."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
 
     @property
     def rows(self) -> list[Any]:
-        return [_ROW((f"number {n}", n)) for n in range(3)]
+        return [_ROW((f"number {n}", n)) for n in range(self._count)]
 
     @property
-    def table(self) -> pa.Table:
-        table = table_of(self.rows, schema_of("name string, n bigint"))
-        assert table is not None
-        return table
+    def table(self) -> pa.Table | None:
+        return table_of(self.rows, _SCHEMA) if self._count else None
 
 
 class SinkConformance:
@@ -93,23 +95,46 @@ class SinkConformance:
         self._expect(tmp_path, range(8))
 
     def test_a_batch_that_was_written_is_there_once_when_it_comes_again(self, tmp_path: Path) -> None:
-        schema, batch = schema_of("name string, n bigint"), _Batch()
         for repeated in (None, 0, 0):
-            writer = sink_of(self.make_sink(tmp_path / "sink")).open(
-                Owner(["query"], batches=int(repeated == 0)), schema
-            )
-            try:
-                writer.claim(repeated)
-                writer.prepare(batch.table.schema)
-                records = writer.pack(batch)
-                for _ in range(2):
-                    writer.write(batch if records is None else records, 0)
-            finally:
-                writer.close()
-                writer.close()
+            self._write(tmp_path, 3, repeated)
         self._expect(tmp_path, range(3))
 
-    def _run(self, path: Path, numbers: Any, dies_at: int | None = None) -> None:
+    def test_a_batch_that_comes_again_without_rows_replaces_that_with_rows(self, tmp_path: Path) -> None:
+        """Records are committed with state, so that they are the same when they come again."""
+        if self._write(tmp_path, 3, None):
+            self._write(tmp_path, 0, 0)
+            self._expect(tmp_path, ())
+
+    def test_another_query_is_refused_or_adds_its_rows(self, tmp_path: Path) -> None:
+        """A function has no owner, and is not asked."""
+        if not isinstance(self.make_sink(tmp_path / "sink"), Sink):
+            return
+        self._run(tmp_path, range(3))
+        try:
+            self._run(tmp_path, [10, 11], query="another")
+        except KeyedError:
+            self._expect(tmp_path, range(3))
+        else:
+            self._expect(tmp_path, [0, 1, 2, 10, 11])
+
+    def _write(self, path: Path, count: int, repeated: int | None) -> bool:
+        """Write batch 0 with so many rows twice, as a run does; return whether the sink replaces batches."""
+        batch = _Batch(count)
+        writer = sink_of(self.make_sink(path / "sink")).open(Owner(["query"], batches=int(repeated == 0)), _SCHEMA)
+        try:
+            writer.claim(repeated)
+            table = table_of([_ROW(("number 0", 0))], _SCHEMA)
+            assert table is not None
+            writer.prepare(table.schema)
+            records = writer.pack(batch)
+            for _ in range(2):
+                writer.write(batch if records is None else records, 0)
+        finally:
+            writer.close()
+            writer.close()
+        return records is None
+
+    def _run(self, path: Path, numbers: Any, dies_at: int | None = None, query: str = "checkpoint") -> None:
         """Run to the end of the numbers, two to a batch, or to a batch that dies after the sink has written it."""
 
         def dies(_: Any, batch: int) -> None:
@@ -118,7 +143,7 @@ class SinkConformance:
 
         output = keyed.stream(list(numbers)).key_by(lambda n: n % 3).process(_Numbers(), "name string, n bigint")
         sinks = output.to(self.make_sink(path / "sink")), output.side_output(_DIES).to(dies)
-        keyed.run(*sinks, checkpoint=path / "checkpoint", rows_per_batch=2, drain=False)
+        keyed.run(*sinks, checkpoint=path / query, rows_per_batch=2, drain=False)
 
     def _expect(self, path: Path, numbers: Any) -> None:
         found = sorted((n, name) for name, n in self.read(path / "sink"))

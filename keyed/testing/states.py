@@ -9,11 +9,12 @@ import attrs
 
 from keyed.base.durations import instant_ms
 from keyed.codec.keys import encode_key
-from keyed.content.addresses import key_of
+from keyed.content.addresses import key_of, split_value
 from keyed.content.contents import content_blocks
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
 from keyed.content.table_entries import entries_of, tables_of
+from keyed.engine.held_rows import HELD_ROWS
 from keyed.engine.meta import GroupMeta
 from keyed.job.functions import Function
 from keyed.job.state import State
@@ -23,11 +24,14 @@ from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.stored_entries import shown_entries
 
 
-def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | None, namespace: Any) -> dict[Any, Any]:
+def state_by_key(
+    store: ReadStore, name: str, described: dict[str, Any], declared: State | None, namespace: Any
+) -> dict[Any, Any]:
     """Return a key group's entries of one state.
 
     Args:
         store: The group's entries.
+        name: The stored name of the state.
         described: The state's description with its id, as the group's meta record has it.
         declared: Its declaration, if it is known: values then have their classes.
         namespace: The namespace beside the key.
@@ -38,6 +42,9 @@ def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | 
     first, end = reader.range
     found: dict[Any, Any] = {}
     entries = sorted((prefix, sub, value) for prefix, sub, value in store.items() if first <= prefix < end)
+    if name == HELD_ROWS:
+        # As they will run: the order of arrival depends on how batches are cut.
+        entries.sort(key=lambda each: (each[0], split_value(each[0], each[2])[0]))
     for prefix, sub, value in entries:
         entry = reader.entry(prefix, sub, value)
         if entry.namespace != namespace:

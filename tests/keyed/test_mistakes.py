@@ -15,6 +15,7 @@ from keyed import KeyedProcessFunction, ListState, ReducingState, ValueState, wi
 from keyed import windows as w
 from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
+from keyed.vectorized import VectorizedFunction
 
 MINUTE = dt.timedelta(minutes=1)
 # Type checkers find these by themselves.
@@ -463,3 +464,55 @@ def test_a_result_is_a_sequence_of_its_values():
     nothing = keyed.stream([], timestamp="at").key_by("item").process(Passes()).run()
     assert len(nothing) == 0
     assert nothing, "a run that gave nothing has a result"
+
+
+# Keys from columns, and states
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([[1], [1]]), r"operator 'out': key column 'k' has type list<item: int64>, which cannot be a key"),
+        (pa.array([{"a": 1}] * 2), r"operator 'out': key column 'k' has type struct<a: int64>, which cannot be a key"),
+        (pa.array([1, 2], pa.timestamp("ns", "UTC")), r"operator 'out': key column 'k' has times with nanoseconds"),
+    ],
+)
+def test_columns_whose_values_cannot_be_keys_are_named(values, message, vectorized):
+    stream = keyed.stream(pa.table({"k": values, "v": [1, 2]})).key_by("k")
+    function = CountsRows() if vectorized else Passes()
+    with pytest.raises(keyed.errors.EncodingError, match=message):
+        stream.process(function, "n bigint" if vectorized else None, name="out").run()
+
+
+def test_times_of_nanoseconds_that_are_whole_microseconds_are_keys():
+    times = pa.array([1000, 2000, 1000], pa.timestamp("ns", "UTC"))
+    assert len(set(keyed.stream(pa.table({"k": times})).key_by("k").process(KeyOfRow()).run().values)) == 2
+
+
+class KeyOfRow(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield ctx.get_current_key()
+
+
+class CountsRows(VectorizedFunction):
+    def process_batch(self, table, ctx):
+        ctx.emit(pa.table({"n": [table.num_rows]}))
+
+
+class MakesState(KeyedProcessFunction):
+    def __init__(self, *, opens):
+        self._opens = opens
+
+    def open(self, ctx):
+        if self._opens:
+            self.n = ValueState(int)
+
+    def process_element(self, value, ctx):
+        (self.n if self._opens else ListState(int)).clear()
+
+
+@pytest.mark.parametrize(("opens", "kind"), [(True, "value"), (False, "list")])
+def test_a_state_that_is_made_while_the_function_runs_is_not_declared(opens, kind):
+    with pytest.raises(keyed.errors.StateAccessError, match=f"a {kind} state was used that is not declared; assign it"):
+        by_item().process(MakesState(opens=opens)).run()

@@ -549,8 +549,9 @@ def _check_length(there: int, consumed: int) -> None:
 def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
     """Return rows of a table without bad rows, in the order in which they run."""
     from keyed.arrow.event_times import event_times, time_order
-    from keyed.table_state.batches import first_key
+    from keyed.table_state.batches import check_key_types, first_key
 
+    check_key_types(batch, keys, stage.name)
     times, highest = None, None
     if timestamp is not None:
         times = event_times(batch.column(timestamp), timestamp).to_numpy()

@@ -467,6 +467,15 @@ def test_a_function_that_needs_rows_in_their_order_has_it_from_the_watermark():
         assert "Gaps: " in prove(Gaps(), rows, order="watermark", examples=20, **options)
 
 
+def test_rows_that_wait_for_the_watermark_do_not_depend_on_batches():
+    rows = strategies.streams(strategies.rows("user string, amount bigint"), gap=40_000, delay=15_000)
+    watermark = bounded_out_of_orderness(seconds=15)
+    told = assert_batch_split_invariant(
+        Total(), rows, key="user", watermark=watermark, order="watermark", examples=100, seed=1
+    )
+    assert "do not depend on where the input is cut into batches" in told
+
+
 @pytest.mark.parametrize(
     ("prove", "function", "stream", "options", "told"),
     [
