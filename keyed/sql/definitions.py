@@ -17,7 +17,6 @@ from keyed.expressions.tokens import sql
 from keyed.formats.record_formats import RecordPart
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct
-from keyed.formats.typed_columns import column
 from keyed.sql import statements as tree
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.name_scope import OWN_NAMES, RESERVED, NameScope
@@ -560,15 +559,12 @@ class Definitions:
             return None
         scope = NameScope(self.text, (), self.values)
         resolved = scope.resolved(words)
-        step = SqlStep((("value", sql(resolved), scope.type_of(resolved)),), values=self.values)
+        scope.type_of(resolved)
+        step = SqlStep((("value", sql(resolved), type_),), values=self.values)
         table, bad = step.run(pa.table({"row": [1]}))
-        reason = bad[0][1] if bad else None
-        if reason is None:
-            cells, wrong = column(table.column("value").combine_chunks(), type_)
-            if not wrong:
-                return cells[0].as_py()
-            reason = wrong[0]
-        return self.text.fail(f"column {name}: {reason}", words[0].at)
+        if bad:
+            self.text.fail(f"column {name}: {bad[0][1].removeprefix('value: ')}", words[0].at)
+        return table.column("value")[0].as_py()
 
     def _drop(self, statement: tree.Drop) -> None:
         source = self.catalog.get(statement.name)

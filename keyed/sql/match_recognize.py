@@ -21,7 +21,7 @@ import numpy as np
 
 from keyed import Context, ValueState
 from keyed.errors import DefinitionError
-from keyed.expressions.engine import Columns, SqlStep, parsed, unparsed
+from keyed.expressions.engine import Columns, SqlStep, parsed, typed, unparsed
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, calls, folded, name, split, sql, tokens
 from keyed.extending import inner_state
@@ -213,7 +213,7 @@ class MatchPlanner:
 
         conditions = [f"{each.alias} AS {folded(each.words)}" for each in self._clause.define]
         label = "; ".join([str(pattern), repr(pattern.after_match), *conditions, *self.cells])
-        values = tuple((each, type_) for each, _, type_ in cells[len(own) :])
+        values = typed(cells[len(own) :])
         source = SqlSource(f"MATCH_RECOGNIZE {label}", "STREAM", tuple(own.items()), values, given.name)
         matched = tuple((each.name, each.type) for each in columns)
         after = NameScope(self._text, columns, self._scope.values).step(cells, None, carried)
@@ -250,11 +250,11 @@ class MatchPlanner:
         return pattern
 
     def _strategy(self) -> AfterMatchSkipStrategy:
-        of, skip = AfterMatchSkipStrategy, self._clause.skip
-        to = {"FIRST": of.skip_to_first, "LAST": of.skip_to_last}.get(skip)
-        if to is not None:
-            return to(self._clause.skip_to).throw_exception_on_miss()
-        return of.skip_to_next() if skip == "NEXT" else of.skip_past_last_event()
+        of, clause = AfterMatchSkipStrategy, self._clause
+        if clause.skip_to:
+            to = of.skip_to_first if clause.skip == "FIRST" else of.skip_to_last
+            return to(clause.skip_to).throw_exception_on_miss()
+        return of.skip_to_next() if clause.skip == "NEXT" else of.skip_past_last_event()
 
     # Expressions.
 

@@ -105,25 +105,20 @@ class NameScope:
         return tuple(made)
 
     def _plain(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
-        """Return a name without a source."""
-        # The type of a CAST; the unit of an interval; the name of a field.
-        if before.upper == "AS" or (before.kind == "number" and token.kind == "word") or after.upper in (":", ":="):
-            return token
-        found = self._named(token)
-        return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
-
-    def _named(self, token: SqlToken) -> list[Column]:
-        """Return the column of a name without a source, if there is one: that of a join before those of its sides.
+        """Return a name without a source: that of a column of a join before those of its sides.
 
         Raises:
             SqlError: There are several.
         """
+        # The type of a CAST; the unit of an interval; the name of a field.
+        if before.upper == "AS" or (before.kind == "number" and token.kind == "word") or after.upper in (":", ":="):
+            return token
         found = [each for each in self.columns if each.name.lower() == token.identifier.lower()]
         found = [each for each in found if each.source is None] or found
         if len(found) > 1:
             owners = ", ".join(f"{each.source}.{each.name}" for each in found)
             self.text.fail(f"{token.identifier} is ambiguous: {owners}", token.at)
-        return found
+        return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
 
     def _qualified(self, source: SqlToken, column: SqlToken) -> SqlToken:
         shown = self.sources[source.identifier.lower()]

@@ -79,15 +79,11 @@ class Parameters:
 
 
 def _checked(name: Any, value: Any) -> Any:
-    match value:
-        case None | bool() | float() | str() | bytes():
-            return value
-        case int() if -(2**63) <= value < 2**63:
-            return value
-        case Decimal() if value.is_finite() and len(value.as_tuple().digits) <= 38:
-            return value
-        case dt.datetime():
-            return value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo is not None else value
-        case dt.date():
-            return value
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).replace(tzinfo=None)
+    fits = isinstance(value, bool | float | str | bytes | dt.date | None)
+    fits |= isinstance(value, int) and -(2**63) <= value < 2**63
+    fits |= isinstance(value, Decimal) and value.is_finite() and len(value.as_tuple().digits) <= 38
+    if fits:
+        return value
     raise DefinitionError(f"parameters: the value {shown(value)} of {name!r} has no SQL type")

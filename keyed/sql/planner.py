@@ -317,11 +317,9 @@ class Planner:
             if each.alias.lower() in aliases:
                 self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
             aliases.append(each.alias.lower())
-        self._timed = {
-            source.identifier.lower()
-            for source, point, column in zip(query.words, query.words[1:], query.words[2:], strict=False)
-            if point.upper == "." and column.identifier.upper() == "ROWTIME"
-        }
+        threes = zip(query.words, query.words[1:], query.words[2:], strict=False)
+        of_times = [a for a, b, c in threes if (b.upper, c.identifier.upper()) == (".", "ROWTIME")]
+        self._timed = {source.identifier.lower() for source in of_times}
         found = self._of_source(query.source, is_joined=bool(query.joins))
         for number, join in enumerate(query.joins):
             found = self._joined(found, join, number)
@@ -424,13 +422,15 @@ class Planner:
             (is_foreign and isinstance(left.input, SourceJoin), later, on_at),
         )
         kind = "foreign-key" if is_foreign else kind
-        sides = [(side, each.stored) for side, each in zip("lr", (mine, other), strict=True) if each is not None]
-        named = [f"{number}{side}.{stored}" for side, stored in sides]
+        sides = zip("lr", (mine, other), strict=True)
+        named = [f"{number}{side}.{each.stored}" for side, each in sides if each is not None]
         own_key = f"{number}k.key" if kind != "foreign-key" and (join.kind == "FULL" or not named) else None
         joined: list[Column] = []
         steps: list[SqlStep] = []
         for side, of in enumerate((left, right)):
-            kept = [each for each in of.columns if self._is_carried(each)]
+            # The time of a side is only carried if the query names it.
+            sided = [each for each in of.columns if each.source is not None]
+            kept = [e for e in sided if e.name != "ROWTIME" or str(e.source).lower() in self._timed]
             columns = [attrs.evolve(each, stored=f"{number}{'lr'[side]}.{each.stored}") for each in kept]
             cells = [(each, sql(words[side]), key) for each in (JOIN, own_key) if each is not None]
             cells += [(to.stored, sql((name(each.stored),)), each.type) for to, each in zip(columns, kept, strict=True)]
@@ -451,10 +451,6 @@ class Planner:
         on = f"{folded(words[0])} = {folded(words[1])}"
         plan = SourceJoin(kind, join, left, right, steps, key, on, own_key)
         return Relation(tuple(joined), left.is_table, keys_of, None, plan)
-
-    def _is_carried(self, column: Column) -> bool:
-        """Return whether joined rows have a column of a side: its time only if the query names it."""
-        return column.source is not None and (column.name != "ROWTIME" or column.source.lower() in self._timed)
 
     def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[Words, Words]:
         """Return the expressions of the left and the right side of ``ON``."""

@@ -440,14 +440,10 @@ class RecordRows:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the records."""
         table = last_changes(self.target, table)
-        further = [TIMESTAMP_COLUMN] if TIMESTAMP_COLUMN in table.column_names else []
-        columns = [
-            pc.less(table.column(CHANGE), 0)
-            if name == DELETED and CHANGE in table.column_names
-            else table.column(MOMENT if name == "ROWTIME" else name)
-            for name in (*self.names, *further)
-        ]
-        return pa.table(columns, names=[*self.names, *further])
+        table = table.append_column("ROWTIME", table.column(MOMENT))
+        if CHANGE in table.column_names:
+            table = table.append_column(DELETED, pc.less(table.column(CHANGE), 0))
+        return table.select([name for name in (*self.names, TIMESTAMP_COLUMN) if name in table.column_names])
 
 
 @attrs.frozen(eq=False)

@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed import windows
 from keyed.expressions.engine import PYTHON, PythonFunction
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, calls, closing, split, sql, word
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
-from keyed.windows import (
-    CollectList,
-    CollectSet,
-    Count,
-    CountDistinct,
-    First,
-    Latest,
-    Max,
-    Mean,
-    Min,
-    Stddev,
-    Sum,
-    TopK,
-)
 from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
 if TYPE_CHECKING:
@@ -65,29 +52,30 @@ def _by_offset(of: type) -> Make:
     return make
 
 
+def _collected(of: Callable[..., Any], **options: Any) -> Make:
+    return lambda column, type_, rest, _: (array(type_), of(column, limit=rest[0] if rest else None, **options))
+
+
 def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if len(rest) != 1 or not isinstance(rest[0], int) or rest[0] < 1:
         fail("TOPK takes a column and the number of values, from 1")
-    return array(type_), TopK(rest[0], column)
+    return array(type_), windows.TopK(rest[0], column)
 
 
 #: The aggregates of one column by name.
 AGGREGATES: Mapping[str, Make] = {
-    "COUNT": lambda column, *_: (BIGINT, Count(column)),
-    "SUM": lambda column, type_, *_: (_sum_type(type_), Sum(column)),
-    "AVG": lambda column, *_: (DOUBLE, Mean(column, type="double")),
-    "STDDEV_SAMP": lambda column, *_: (DOUBLE, Stddev(column)),
-    "STDDEV_SAMPLE": lambda column, *_: (DOUBLE, Stddev(column)),
-    "MIN": lambda column, type_, *_: (type_, Min(column)),
-    "MAX": lambda column, type_, *_: (type_, Max(column)),
-    "LATEST_BY_OFFSET": _by_offset(Latest),
-    "EARLIEST_BY_OFFSET": _by_offset(First),
-    "COLLECT_LIST": lambda column, type_, rest, _: (
-        array(type_),
-        CollectList(column, ignore_nulls=False, limit=rest[0] if rest else None),
-    ),
-    "COLLECT_SET": lambda column, type_, rest, _: (array(type_), CollectSet(column, limit=rest[0] if rest else None)),
-    "COUNT_DISTINCT": lambda column, *_: (BIGINT, CountDistinct(column)),
+    "COUNT": lambda column, *_: (BIGINT, windows.Count(column)),
+    "SUM": lambda column, type_, *_: (_sum_type(type_), windows.Sum(column)),
+    "AVG": lambda column, *_: (DOUBLE, windows.Mean(column, type="double")),
+    "STDDEV_SAMP": lambda column, *_: (DOUBLE, windows.Stddev(column)),
+    "STDDEV_SAMPLE": lambda column, *_: (DOUBLE, windows.Stddev(column)),
+    "MIN": lambda column, type_, *_: (type_, windows.Min(column)),
+    "MAX": lambda column, type_, *_: (type_, windows.Max(column)),
+    "LATEST_BY_OFFSET": _by_offset(windows.Latest),
+    "EARLIEST_BY_OFFSET": _by_offset(windows.First),
+    "COLLECT_LIST": _collected(windows.CollectList, ignore_nulls=False),
+    "COLLECT_SET": _collected(windows.CollectSet),
+    "COUNT_DISTINCT": lambda column, *_: (BIGINT, windows.CountDistinct(column)),
     "TOPK": _ranked,
 }
 
@@ -144,7 +132,7 @@ class AggregateReader:
         name = f"#a{number}"
         if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
             if condition is None and not self.is_table:
-                return SqlAggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
+                return SqlAggregate((), {name: (windows.Count(), BIGINT)}, f'"{name}"')
             arguments = [[word("true")]]
         if not arguments:
             fail(f"{label} takes an argument")
@@ -230,7 +218,7 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
         "AVG": f"CASE WHEN {n} > 0 THEN CAST({total} AS DOUBLE) / {n} END",
     }.get(label, f"CASE WHEN {n} > 1 THEN {deviation} END")
     arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
-    parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
+    parts = {f"{name}{part}": (windows.Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
     return SqlAggregate(arguments, parts, f"({result})")
 
 
