@@ -63,9 +63,8 @@ def check_executors(session: Any) -> None:
     wrong = sorted({row.version for row in rows if row.version.partition(".")[0] != MAJOR})
     if wrong:
         has = "lacks it" if not wrong[0] else f"has {wrong[0]}"
-        raise DefinitionError(
-            f"scripts need DuckDB {MAJOR} on Spark's executors, and one {has}: install 'duckdb>={MAJOR},<3' there"
-        )
+        remedy = f"install 'duckdb>={MAJOR},<3' there"
+        raise DefinitionError(f"scripts need DuckDB {MAJOR} on Spark's executors, and one {has}: {remedy}")
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,13 +112,12 @@ def bound_stream(
     else:
         stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.origins)))
         for origin in stream.origins:
+            what = f"the stream of {source.name}"
             if source_of(origin).timestamp is None:
-                raise DefinitionError(
-                    f"the stream of {source.name} has no event time; give keyed.stream(..., timestamp=...)"
-                )
+                raise DefinitionError(f"{what} has no event time; give keyed.stream(..., timestamp=...)")
             columns = columns_of(origin)
             if columns is not None:
-                given_names(source, list(columns), f"the stream of {source.name}")
+                given_names(source, list(columns), what)
     made: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
     return made
 

@@ -132,9 +132,8 @@ class Definitions:
         found = self.sources.get(name)
         if found is None:
             known = nearest(name, [each.name for each in self.sources.sources])
-            raise DefinitionError(
-                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name{known}"
-            )
+            reason = f"the script declares no stream or table of that name{known}"
+            raise DefinitionError(f"streams={{{name!r}: ...}}: {reason}")
         return found
 
     def define(self, statements: list[tree.Statement]) -> Definitions:

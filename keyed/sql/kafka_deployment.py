@@ -155,14 +155,10 @@ class Deployment:
                     f"{source.name}: Kafka at {self._kafka.bootstrap} has no topic {topic!r}; create it, or let the "
                     "script do so: WITH (PARTITIONS = ...)"
                 )
-            settings = {}
-            policy = options.cleanup_policy or (
-                source.is_table and ("compact" if source.window is None else "compact,delete")
-            )
-            if policy:
-                settings["cleanup.policy"] = policy
-            if options.retention_ms is not None:
-                settings["retention.ms"] = str(options.retention_ms)
+            kind = "compact" if source.window is None else "compact,delete"
+            policy = options.cleanup_policy or (kind if source.is_table else None)
+            given = {"cleanup.policy": policy, "retention.ms": options.retention_ms}
+            settings = {name: str(each) for name, each in given.items() if each is not None}
             create_topic(self._cluster, topic, count, options.replicas, settings)
             return count
         if options.partitions not in (None, there):

@@ -159,9 +159,8 @@ class NameScope:
     def _type(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
         """Add a type in ksqlDB's syntax as DuckDB writes it."""
         parser = Parser(self.text, [*words[place:], SqlToken("end", "", words[-1].end, words[-1].end)])
-        found, taken = parser.type_and_length()
-        made.append(SqlToken("word", found.duckdb, words[place].at, words[place + taken - 1].end))
-        return place + taken
+        made.append(SqlToken("word", parser.sql_type().duckdb, words[place].at, words[place + parser.place - 1].end))
+        return place + parser.place
 
     def _member(self, made: list[SqlToken], words: Sequence[SqlToken], place: int, bound: set[str]) -> int:
         """Add ``a->b``, the field of a struct; return the place after it."""

@@ -372,12 +372,10 @@ class Planner:
             schema = None if not hasattr(function, "on_timer") else inferred_output(function)
         except OutputDefinitionError as error:
             self._text.fail(str(error), at)
+        must = f"functions={{{name!r}: ...}} must be a keyed.KeyedProcessFunction that declares its columns: annotate"
+        classes = "-> Iterator[Alert], with an attrs class, a dataclass or a named tuple"
         if schema is None:
-            self._text.fail(
-                f"functions={{{name!r}: ...}} must be a keyed.KeyedProcessFunction that declares its columns: annotate "
-                "what its methods yield, -> Iterator[Alert], with an attrs class, a dataclass or a named tuple",
-                at,
-            )
+            self._text.fail(f"{must} what its methods yield, {classes}", at)
         types = {field.name: of_arrow(field.type) for field in table_of([], schema).schema}
         return tuple((each, type_ or STRING) for each, type_ in types.items())
 

@@ -108,9 +108,8 @@ class ScriptInput:
             if not path.is_file():
                 raise DefinitionError(f"{where}: there is no file {str(path)!r}")
         elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or arrow_table(given) is not None):
-            raise DefinitionError(
-                f"{where} are {type_of(given)}; give a list of dictionaries, a table, or the path of a file"
-            )
+            remedy = "give a list of dictionaries, a table, or the path of a file"
+            raise DefinitionError(f"{where} are {type_of(given)}; {remedy}")
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -165,10 +164,8 @@ class ScriptInput:
         for each in seen:
             if str(each).lower() not in known:
                 row = next(row for row in rows if each in row)
-                raise DefinitionError(
-                    f"{self.source.name} has no column {each!r}{nearest(str(each), names[:-1])}; the row is "
-                    f"{shown(dict(row))}"
-                )
+                near = nearest(str(each), names[:-1])
+                raise DefinitionError(f"{self.source.name} has no column {each!r}{near}; the row is {shown(dict(row))}")
         first = self._count
         return self._table(RowsPart(cells, len(rows), lambda place: f"row {first + place}", bad))
 
@@ -303,16 +300,14 @@ def given_names(source: SqlSource, given: Sequence[str], what: str) -> dict[str,
     folded: dict[str, str] = {}
     for name in given:
         if name.lower() in folded:
-            raise DefinitionError(
-                f"{what} has the columns {folded[name.lower()]!r} and {name!r}, which differ only in case; rename one"
-            )
+            both = f"{folded[name.lower()]!r} and {name!r}"
+            raise DefinitionError(f"{what} has the columns {both}, which differ only in case; rename one")
         folded[name.lower()] = name
     found = {}
     for name, _ in source.without_headers:
         if name.lower() not in folded:
-            raise DefinitionError(
-                f"{what} has no column {name!r}{nearest(name, given)}; declare the columns that it has"
-            )
+            near = nearest(name, given)
+            raise DefinitionError(f"{what} has no column {name!r}{near}; declare the columns that it has")
         found[name] = folded[name.lower()]
     if "rowtime" in folded:
         found["ROWTIME"] = folded["rowtime"]

@@ -730,9 +730,8 @@ class _Script:
                 self._bound |= self._deployment.frames(spark)
             elif self.session is not None and self._deployment.sources:
                 topic = self._deployment.sources[0].topic
-                raise DefinitionError(
-                    f"{where}: no DataFrame is given for the topic {topic!r}; give spark=, the session that reads it"
-                )
+                remedy = "give spark=, the session that reads it"
+                raise DefinitionError(f"{where}: no DataFrame is given for the topic {topic!r}; {remedy}")
             else:
                 pairs += [(source, (), False) for source in self._deployment.sources]
         common: dict[str, Any] = {"is_strict": found.is_strict, "latest": latest, "waits": self._keeps}

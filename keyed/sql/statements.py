@@ -282,7 +282,10 @@ def parse_type(type_: str) -> SqlType:
         SqlError: It names none.
     """
     text = Text(type_)
-    return Parser(text, tokens(text)).single_type()
+    parser = Parser(text, tokens(text))
+    found = parser.sql_type()
+    parser.end("the end")
+    return found
 
 
 def duration_ms(count: str, unit: str) -> int | None:
@@ -327,12 +330,15 @@ class Parser:
     Args:
         text: The script.
         words: Its words.
+
+    Attributes:
+        place: The place of the next word.
     """
 
     def __init__(self, text: Text, words: Sequence[SqlToken]) -> None:
         self._text = text
         self._words = list(words)
-        self._next = 0
+        self.place = 0
         #: The types of ``CREATE TYPE``.
         self._types: dict[str, SqlType] = {}
 
@@ -340,14 +346,14 @@ class Parser:
 
     @property
     def _token(self) -> SqlToken:
-        return self._words[self._next]
+        return self._words[self.place]
 
     def _ahead(self, count: int = 1) -> SqlToken:
-        return self._words[min(self._next + count, len(self._words) - 1)]
+        return self._words[min(self.place + count, len(self._words) - 1)]
 
     def _take(self) -> SqlToken:
         token = self._token
-        self._next = min(self._next + 1, len(self._words) - 1)
+        self.place = min(self.place + 1, len(self._words) - 1)
         return token
 
     def _comes(self, *words: str) -> bool:
@@ -357,7 +363,7 @@ class Parser:
     def _word(self, *words: str) -> bool:
         """Take words or signs if they come next."""
         comes = self._comes(*words)
-        self._next += len(words) * comes
+        self.place += len(words) * comes
         return comes
 
     def _expect(self, *words: str) -> None:
@@ -367,7 +373,7 @@ class Parser:
 
     def _folded(self, start: int) -> str:
         """Return the normalized text of the words since a place."""
-        return folded(self._words[start : self._next])
+        return folded(self._words[start : self.place])
 
     def _unexpected(self, wanted: str) -> NoReturn:
         token = self._token
@@ -377,7 +383,8 @@ class Parser:
     def _refuse(self, clause: str, name: str = "name", at: int | None = None) -> NoReturn:
         self._text.fail(REFUSED[clause].format(name), self._token.at if at is None else at)
 
-    def _end(self, what: str) -> None:
+    def end(self, what: str) -> None:
+        """Check that no words are left; otherwise ``what`` was expected."""
         if self._token.kind != "end":
             self._unexpected(what)
 
@@ -427,18 +434,18 @@ class Parser:
 
     def _expression(self, *ends: str) -> Words:
         """Take the words of an expression: up to a clause, a comma or the end, outside of brackets."""
-        start = self._next
+        start = self.place
         while (token := self._token).kind != "end" and token.upper not in (",", ";", ")"):
             upper = token.upper
             is_end = upper in _CLAUSES or upper in ends
-            if is_end and self._next > start and not self._belongs(upper):
+            if is_end and self.place > start and not self._belongs(upper):
                 break
             if upper in ("(", "[", "{"):
-                self._next = closing(self._words, self._next)
-            self._next += 1
-        if self._next == start:
+                self.place = closing(self._words, self.place)
+            self.place += 1
+        if self.place == start:
             self._unexpected("an expression")
-        words = tuple(self._words[start : self._next])
+        words = tuple(self._words[start : self.place])
         for place, token in enumerate(words):
             is_name = place and words[place - 1].upper in (".", "->", "AS")
             if not is_name and (token.upper == "SELECT" or (token.upper == "OVER" and not _is_ranking(words))):
@@ -447,26 +454,15 @@ class Parser:
 
     def _belongs(self, upper: str) -> bool:
         """Return whether a word of a clause belongs to the expression before it."""
-        before = self._words[self._next - 1]
+        before = self._words[self.place - 1]
         if before.upper == ".":
             return True
         if upper == "FROM":
-            return before.upper == "DISTINCT" and self._words[self._next - 2].upper in ("IS", "NOT")
+            return before.upper == "DISTINCT" and self._words[self.place - 2].upper in ("IS", "NOT")
         # A call: LEFT('text', 1), RIGHT(...).
         return upper in ("LEFT", "RIGHT") and self._ahead().upper == "("
 
     # Statements.
-
-    def single_type(self) -> SqlType:
-        """Return the type that the whole text names."""
-        found = self._type()
-        self._end("the end")
-        return found
-
-    def type_and_length(self) -> tuple[SqlType, int]:
-        """Return the type that the first words name, and their number."""
-        found = self._type()
-        return found, self._next
 
     def statements(self) -> list[Statement]:
         """Return the statements of the text."""
@@ -485,7 +481,7 @@ class Parser:
         """Return the one ``SELECT`` of the text."""
         found = self._select()
         self._word(";")
-        self._end("the end of the query")
+        self.end("the end of the query")
         return found
 
     def _statement(self) -> Statement | None:
@@ -536,7 +532,7 @@ class Parser:
             self._word("IF", "NOT", "EXISTS")
             name = self._identifier()
             self._expect("AS")
-            self._types[name.upper()] = self._type()
+            self._types[name.upper()] = self.sql_type()
             return None
         read_only = self._word("SOURCE")
         kind = "TABLE" if self._word("TABLE") else "STREAM"
@@ -556,12 +552,13 @@ class Parser:
     def _element(self) -> Element:
         at = self._token.at
         name = self._identifier("the name of a column")
-        type_ = self._type()
+        type_ = self.sql_type()
         roles = {"primary": ("PRIMARY", "KEY"), "key": ("KEY",), "headers": ("HEADERS",), "header": ("HEADER",)}
         role = next((each for each, words in roles.items() if self._word(*words)), "value")
         return Element(name, type_, role, self._bracketed(self._string) if role == "header" else None, at=at)
 
-    def _type(self) -> SqlType:
+    def sql_type(self) -> SqlType:
+        """Take a type."""
         token = self._token
         base = token.upper
         if not token.is_identifier:
@@ -586,12 +583,12 @@ class Parser:
 
     def _generic(self, base: str, at: int) -> SqlType:
         if base == "ARRAY":
-            return array(self._type())
+            return array(self.sql_type())
         if base == "MAP":
-            key = self._type()
+            key = self.sql_type()
             self._expect(",")
-            return map_of(key, self._type())
-        fields = self._listed(lambda: (self._field(), self._type()))
+            return map_of(key, self.sql_type())
+        fields = self._listed(lambda: (self._field(), self.sql_type()))
         if len({name.lower() for name, _ in fields}) < len(fields):
             self._text.fail(f"fields that differ only in case are one: {', '.join(name for name, _ in fields)}", at)
         return struct(*fields)
@@ -607,7 +604,7 @@ class Parser:
         if not token.upper.startswith(">"):
             self._unexpected("'>'")
         if len(token.text) > 1:
-            self._words[self._next] = SqlToken("sign", token.text[1:], token.at + 1, token.end)
+            self._words[self.place] = SqlToken("sign", token.text[1:], token.at + 1, token.end)
         else:
             self._take()
         return type_
@@ -659,7 +656,7 @@ class Parser:
     # Queries.
 
     def _select(self) -> SelectQuery:
-        start, at = self._next, self._token.at
+        start, at = self.place, self._token.at
         if self._comes("WITH"):
             self._refuse("WITH", self._ahead().text or "name")
         self._expect("SELECT")
@@ -688,7 +685,7 @@ class Parser:
         if self._word("EMIT"):
             emit = self._take().upper
             if emit not in ("CHANGES", "FINAL"):
-                self._text.fail("EMIT takes CHANGES or FINAL", self._words[self._next - 1].at)
+                self._text.fail("EMIT takes CHANGES or FINAL", self._words[self.place - 1].at)
         limit = self._integer() if self._word("LIMIT") else None
         if self._token.upper in REFUSED:
             self._refuse(self._token.upper)
@@ -696,7 +693,7 @@ class Parser:
             items = tuple(each for each in items if not _is_ranking(each.words))
         elif over := next((each for each in items if _is_ranking(each.words)), None):
             self._refuse("OVER", at=over.at)
-        words = tuple(self._words[start : self._next])
+        words = tuple(self._words[start : self.place])
         clauses = window, where, group_by, partition_by, having, emit, limit, ranking
         found = SelectQuery(words, items, source, tuple(joins), *clauses, at=at)
         return found if source.window is None else self._of_window_function(found)
@@ -727,7 +724,7 @@ class Parser:
         partition_by = self._listed(self._expression)
         self._expect("ORDER", "BY")
         order_by = self._listed(self._ordered)
-        self._end("the end of OVER (...)")
+        self.end("the end of OVER (...)")
         return partition_by, order_by
 
     def _ordered(self) -> tuple[Words, str]:
@@ -811,7 +808,7 @@ class Parser:
         A function of the user's has a stream and what it is keyed by; ``TUMBLE``, ``HOP`` and ``SESSION`` have, as in
         Flink, the stream, its time, and durations.
         """
-        start = self._next
+        start = self.place
         self._word("TABLE")
         source = self._identifier("the name of a stream")
         if name.upper() not in _WINDOW_FUNCTIONS:
@@ -907,7 +904,7 @@ class Parser:
         if kind is None and not self._comes("JOIN"):
             return None
         self._expect("JOIN")
-        right, start = self._from(), self._next
+        right, start = self._from(), self.place
         within = self._within() if self._word("WITHIN") else None
         within_text = self._folded(start)
         self._expect("ON")
@@ -923,7 +920,7 @@ class Parser:
         return before, after, self._duration() if self._word("GRACE", "PERIOD") else None
 
     def _window(self) -> WindowClause:
-        start, at = self._next, self._token.at
+        start, at = self.place, self._token.at
         kind = self._take().upper
         if kind not in ("TUMBLING", "HOPPING", "SESSION"):
             self._text.fail("windows are TUMBLING, HOPPING or SESSION", at)
