@@ -83,7 +83,6 @@ class Deployment:
     """
 
     def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
-        self._found = found
         self._kafka = kafka
         self._cluster = declared_cluster("Kafka", kafka.bootstrap, kafka.settings, kafka.timeout)
         #: The queries whose output is written.

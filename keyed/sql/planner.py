@@ -20,7 +20,7 @@ from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.match_recognize import MatchPlanner
 from keyed.sql.name_scope import BOUNDS, OWN_NAMES, PSEUDO, RESERVED, Column, NameScope, free_name, replaced
 from keyed.sql.sql_aggregates import AGGREGATES, AggregateReader, aggregate_calls
-from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
+from keyed.sql.statements import REFUSED, From, Item, Join, Ranking, SelectQuery, WindowClause, Words
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
@@ -156,18 +156,14 @@ class RankPlan:
         values: The other columns.
         order: The columns of the order, with their directions.
         identity: The columns of the key of a table's rows; none of a stream.
-        directions: The directions of the order.
-        name: The column of the rank.
-        count: The number of rows.
+        clause: The clause, with the directions of the order, the column of the rank and the number of rows.
     """
 
     keys: Columns
     values: Columns
     order: Columns
     identity: Columns
-    directions: tuple[str, ...]
-    name: str
-    count: int
+    clause: Ranking
 
     @property
     def columns(self) -> Columns:
@@ -493,8 +489,8 @@ class Planner:
             source = base[0].identifier.lower() if base else None
             if source is not None and source not in scope.sources:
                 self._text.fail(f"unknown source {source}{nearest(source, scope.sources.values())}", item.at)
-            columns = [each for each in scope.columns if not each.is_pseudo]
-            columns = [each for each in columns if source in (None, str(each.source).lower())]
+            own = [each for each in scope.columns if source in (None, str(each.source).lower())]
+            columns = [each for each in own if not each.is_pseudo]
             for part in query.partition_by:
                 if scope.column(scope.resolved(part)) is None and part[0].upper != "NULL":
                     found.append(Item(tuple(part), None, at=item.at))
@@ -596,9 +592,8 @@ class Planner:
             own = zip(self._own_keys(source, outputs), either, strict=True) if source.is_table else ()
             of_key = [(f"#k{place}", text, scope.type_of(each)) for place, (each, text) in enumerate(own)]
             cells += [*order, *of_key]
-            directions = tuple(direction for _, direction in ranking.order_by)
-            ranks = RankPlan(keys, values, typed(order), typed(of_key), directions, ranking.name, ranking.count)
-            shown = [f"{folded(each)} {how}" for each, how in zip(ordered, directions, strict=True)]
+            ranks = RankPlan(keys, values, typed(order), typed(of_key), ranking)
+            shown = [f"{folded(each)} {how}" for each, (_, how) in zip(ordered, ranking.order_by, strict=True)]
             groups = ", ".join(map(folded, wanted))
             identity["QUALIFY"] = f"the first {ranking.count} by {groups} in the order of {', '.join(shown)}"
             keys = (*keys, (ranking.name, BIGINT))

@@ -487,16 +487,14 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
     known = {each.topic: None for each in found.sources.sources if not each.is_query}
     written = {each.topic.lower() for each in found.sources.sources if each.is_query}
     folded = {each.lower(): each for each in known}
+    of_query = "a query writes that topic; give the records that it reads, or declare a stream or table over it"
 
     def topic(name: Any) -> str:
         if str(name) in known:
             return str(name)
         if (lower := str(name).lower()) not in folded:
             reason = f"no statement names that topic{nearest(str(name), known)}"
-            is_output = (
-                "a query writes that topic; give the records that it reads, or declare a stream or table over it"
-            )
-            raise DefinitionError(f"topics={{{name!r}: ...}}: {is_output if lower in written else reason}")
+            raise DefinitionError(f"topics={{{name!r}: ...}}: {of_query if lower in written else reason}")
         return folded[lower]
 
     if isinstance(topics, Mapping):

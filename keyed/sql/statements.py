@@ -366,6 +366,12 @@ class Parser:
         self.place += len(words) * comes
         return comes
 
+    def _choice(self, message: str, *words: str) -> str:
+        """Take one of some words."""
+        token = self._take()
+        self._text.check((token.upper not in words, message, token.at))
+        return token.upper
+
     def _expect(self, *words: str) -> None:
         for each in words:
             if not self._word(each):
@@ -510,11 +516,9 @@ class Parser:
         return SetOption(name, self._string(), at=at)
 
     def _show(self, at: int) -> Show:
-        token = self._take()
-        if token.upper not in _SHOWN:
-            self._text.fail(f"SHOW lists {', '.join(_SHOWN)}", token.at)
+        what = self._choice(f"SHOW lists {', '.join(_SHOWN)}", *_SHOWN)
         self._word("EXTENDED")
-        return Show(token.upper, types=dict(self._types), at=at)
+        return Show(what, types=dict(self._types), at=at)
 
     def _describe(self, at: int) -> Show:
         self._word("EXTENDED")
@@ -540,9 +544,8 @@ class Parser:
             self._expect("STREAM")
         only_if_missing = self._word("IF", "NOT", "EXISTS")
         name = self._identifier("the name of the stream or table")
-        elements: tuple[Any, ...] = ()
-        if self._word("("):
-            elements = () if self._word(")") else self._listed(self._element, close=")")
+        has_elements = self._word("(") and not self._word(")")
+        elements = self._listed(self._element, close=")") if has_elements else ()
         options = self._options()
         query = self._select() if self._word("AS") else None
         if elements and query is not None:
@@ -646,12 +649,10 @@ class Parser:
         return Insert(name, self._select(), at=at)
 
     def _drop(self, at: int) -> Statement:
-        token = self._take()
-        if token.upper not in ("STREAM", "TABLE", "TYPE"):
-            self._text.fail("DROP takes STREAM, TABLE or TYPE", token.at)
+        kind = self._choice("DROP takes STREAM, TABLE or TYPE", "STREAM", "TABLE", "TYPE")
         if_exists = self._word("IF", "EXISTS")
         name = self._identifier()
-        return Drop(token.upper, name, if_exists, self._word("DELETE", "TOPIC"), at=at)
+        return Drop(kind, name, if_exists, self._word("DELETE", "TOPIC"), at=at)
 
     # Queries.
 
@@ -665,9 +666,7 @@ class Parser:
         items = self._listed(self._item)
         self._expect("FROM")
         source = self._from()
-        joins = []
-        while (join := self._join()) is not None:
-            joins.append(join)
+        joins = tuple(iter(self._join, None))
         window = self._window() if self._word("WINDOW") else None
         where = self._expression() if self._word("WHERE") else None
         group_by: tuple[Words, ...] = ()
@@ -681,11 +680,7 @@ class Parser:
         partition_by = self._listed(self._expression) if self._word("PARTITION", "BY") else ()
         having = self._expression() if self._word("HAVING") else None
         ranking = self._ranking(items) if self._word("QUALIFY") else None
-        emit = None
-        if self._word("EMIT"):
-            emit = self._take().upper
-            if emit not in ("CHANGES", "FINAL"):
-                self._text.fail("EMIT takes CHANGES or FINAL", self._words[self.place - 1].at)
+        emit = self._choice("EMIT takes CHANGES or FINAL", "CHANGES", "FINAL") if self._word("EMIT") else None
         limit = self._integer() if self._word("LIMIT") else None
         if self._token.upper in REFUSED:
             self._refuse(self._token.upper)
@@ -695,7 +690,7 @@ class Parser:
             self._refuse("OVER", at=over.at)
         words = tuple(self._words[start : self.place])
         clauses = window, where, group_by, partition_by, having, emit, limit, ranking
-        found = SelectQuery(words, items, source, tuple(joins), *clauses, at=at)
+        found = SelectQuery(words, items, source, joins, *clauses, at=at)
         return found if source.window is None else self._of_window_function(found)
 
     def _ranking(self, items: Sequence[Item]) -> Ranking:
@@ -921,9 +916,7 @@ class Parser:
 
     def _window(self) -> WindowClause:
         start, at = self.place, self._token.at
-        kind = self._take().upper
-        if kind not in ("TUMBLING", "HOPPING", "SESSION"):
-            self._text.fail("windows are TUMBLING, HOPPING or SESSION", at)
+        kind = self._choice("windows are TUMBLING, HOPPING or SESSION", "TUMBLING", "HOPPING", "SESSION")
         self._expect("(", *(["SIZE"] if kind != "SESSION" else []))
         size = advance = self._duration(least=1)
         retention = grace = None

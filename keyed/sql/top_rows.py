@@ -39,24 +39,24 @@ class TopRows(VectorizedFunction):
     """
 
     def __init__(self, plan: RankPlan, name: str) -> None:
-        self._count, self._name = plan.count, plan.name
+        self._count, self._name = plan.clause.count, plan.clause.name
         self._group = [each for each, _ in plan.keys]
-        self._key = [*self._group, plan.name]
+        self._key = [*self._group, self._name]
         self._shown = [*self._key, *(each for each, _ in plan.values)]
         self._identity = [*self._group, *(each for each, _ in plan.identity)]
         self._held = [*(each for each, _ in plan.columns), _TIME]
-        self.rows = table_state((*plan.keys, (plan.name, BIGINT), *plan.values, (_TIME, BIGINT)), self._key, name)
-        first = (*plan.columns, (_TIME, BIGINT), (plan.name, BIGINT))
+        self.rows = table_state((*plan.keys, (self._name, BIGINT), *plan.values, (_TIME, BIGINT)), self._key, name)
+        first = (*plan.columns, (_TIME, BIGINT), (self._name, BIGINT))
         self.first = table_state(first, self._key, f"{name}_first", is_shown=False)
         self._is_of_table = bool(plan.identity)
         if self._is_of_table:
             members = (*plan.columns, (_TIME, BIGINT))
             self.members = table_state(members, self._identity, f"{name}_members", is_shown=False)
-        order = [f'"{each}" {how}' for (each, _), how in zip(plan.order, plan.directions, strict=True)]
+        order = [f'"{each}" {how}' for (each, _), (_, how) in zip(plan.order, plan.clause.order_by, strict=True)]
         order += [quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
         groups = ", ".join(map(quoted, self._group))
         rank = f"row_number() OVER (PARTITION BY {groups} ORDER BY {', '.join(order)})"
-        self._step = SqlStep(((plan.name, rank, BIGINT),), kept=(*self._held, _WAS))
+        self._step = SqlStep(((self._name, rank, BIGINT),), kept=(*self._held, _WAS))
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         came = table.append_column(_TIME, table.column(TIMESTAMP_COLUMN)).select(self._held)
