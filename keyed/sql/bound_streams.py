@@ -127,12 +127,8 @@ def _timed(origin: Any) -> Any:
     inner = origin.origin if isinstance(origin, Transformed) else origin
     if not isinstance(inner, Source) or inner.timestamp is not None or is_dataframe(inner.data):
         return origin
-    timed = attrs.evolve(inner, timestamp=_start)
+    timed = attrs.evolve(inner, timestamp=lambda _: 0)
     return timed if inner is origin else attrs.evolve(origin, origin=timed)
-
-
-def _start(_: Any) -> int:
-    return 0
 
 
 def _of_frame(source: SqlSource, frame: Any) -> Any:

@@ -77,6 +77,7 @@ class Deployment:
 
     Attributes:
         sources: The streams and tables that are read from topics.
+        written: The queries whose output is written to a topic.
 
     Raises:
         DefinitionError: A stream or table has no topic, or one that cannot be read or written.
@@ -85,8 +86,7 @@ class Deployment:
     def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
         self._kafka = kafka
         self._cluster = declared_cluster("Kafka", kafka.bootstrap, kafka.settings, kafka.timeout)
-        #: The queries whose output is written.
-        self._written = [query for query in found.queries if query.target.topic_options.is_named]
+        self.written = [query for query in found.queries if query.target.topic_options.is_named]
         self.sources: list[SqlSource] = []
         #: The topics, with the end of them at which a new script begins.
         self._reads: dict[str, Literal["earliest", "latest"]] = {}
@@ -116,14 +116,9 @@ class Deployment:
                     f"INSERT INTO {name} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
                     "send them by a producer"
                 )
-        for source in (*self.sources, *(query.target for query in self._written)):
+        for source in (*self.sources, *(query.target for query in self.written)):
             for part in source.parts:
                 part.check(kafka.registry)
-
-    @property
-    def writes(self) -> bool:
-        """True if an output is written to a topic."""
-        return bool(self._written)
 
     def prepare(self) -> None:
         """Create the topics that are missing, and check the others.
@@ -136,7 +131,7 @@ class Deployment:
         try:
             for source in self.sources:
                 counts[source.topic] = self._prepared(source, source.topic_options.partitions)
-            for query in self._written:
+            for query in self.written:
                 # What is given otherwise may be a topic too: a DataFrame of it.
                 named = [each.topic for each in query.plan.relation.sources if each.topic_options.is_named]
                 read = [counts.get(topic) or len(partitions(self._cluster, topic)) or 1 for topic in named]

@@ -372,8 +372,7 @@ class Planner:
         classes = "-> Iterator[Alert], with an attrs class, a dataclass or a named tuple"
         if schema is None:
             self._text.fail(f"{must} what its methods yield, {classes}", at)
-        types = {field.name: of_arrow(field.type) for field in table_of([], schema).schema}
-        return tuple((each, type_ or STRING) for each, type_ in types.items())
+        return tuple((field.name, of_arrow(field.type) or STRING) for field in table_of([], schema).schema)
 
     def _joined(self, left: Relation, join: Join, number: int) -> Relation:
         text, at = self._text, join.at

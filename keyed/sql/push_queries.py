@@ -219,11 +219,7 @@ def subscribe(
         SqlError: The query is not valid.
         DefinitionError: ``after`` or a parameter is not valid.
     """
-
-    def describe(name: str) -> Description:
-        return tables[name].dataset().schema, tables[name].key_columns
-
-    found = checked_query(query, parameters, tables, describe)
+    found = checked_query(query, parameters, tables, lambda n: (tables[n].dataset().schema, tables[n].key_columns))
     return PushQuery(tables[found.table].subscribe(after=after), found)
 
 

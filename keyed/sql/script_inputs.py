@@ -187,19 +187,11 @@ class ScriptInput:
 
     def of_messages(self, messages: Sequence[Any]) -> pa.Table:
         """Return records of a partition of a Kafka topic."""
-        nothing = [None] * len(messages)
-        offsets = [each.offset() for each in messages]
-        columns = [
-            [each.key() for each in messages],
-            [each.value() for each in messages],
-            [each.timestamp()[1] for each in messages],
-            [each.partition() for each in messages],
-            offsets,
-            [each.headers() for each in messages] if self.source.headers else nothing,
-            nothing,
-        ]
-        where = f"topic {self.source.topic}, partition {columns[3][0]}, offset"
-        return self.decoded(columns, lambda place: f"{where} {offsets[place]}")
+        rows = ((each.key(), each.value(), each.timestamp()[1], each.partition(), each.offset()) for each in messages)
+        parts, nothing = [*zip(*rows, strict=True)], [None] * len(messages)
+        headers = [each.headers() for each in messages] if self.source.headers else nothing
+        where = f"topic {self.source.topic}, partition {parts[3][0]}, offset"
+        return self.decoded([*parts, headers, nothing], lambda place: f"{where} {parts[4][place]}")
 
     def decoded(self, columns: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pa.Table:
         """Return records as a table.

@@ -173,6 +173,8 @@ class Stepped:
         groups: Columns that may not be null.
         is_output: Its rows are records, which have their times, and those that are left out are counted; otherwise
             another query reads them.
+        key: The type of the key of a join.
+        side: The number of the side of the join, which rows without a key have in `NO_KEY`.
     """
 
     step: SqlStep
@@ -180,6 +182,8 @@ class Stepped:
     skipped: Skipped
     groups: tuple[str, ...] = ()
     is_output: bool = True
+    key: SqlType | None = None
+    side: int = 0
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
@@ -194,35 +198,20 @@ class Stepped:
                 bad, reason = bad + nulls, reason or why
                 skip(self.skipped, self.query, why, nulls, f"{what} is null")
                 found = found.filter(found.column(name).is_valid())
-        if not self.groups:
+        if self.key is not None:
+            found = self._with_side(found, self.key)
+        elif not self.groups:
             found = found.append_column(MOMENT, found.column(TIMESTAMP_COLUMN))
         return Kept(found, bad, reason)
 
-
-@attrs.frozen(eq=False)
-class JoinKeys:
-    """Gives rows the key of a join.
-
-    Attributes:
-        stepped: The step that computes it.
-        side: The number of the side in `NO_KEY` of rows without a key, which an outer join emits; 0 if they go.
-        type: The type of the key.
-    """
-
-    stepped: Stepped
-    side: int
-    type: SqlType
-
-    def __call__(self, table: pa.Table) -> Kept:
-        """Return the rows with their keys."""
-        kept = self.stepped(table)
-        key = kept.table.column(JOIN)
+    def _with_side(self, table: pa.Table, type_: SqlType) -> pa.Table:
+        """Return rows of a join with a column that keeps those without a key, which an outer join emits, apart."""
+        key = table.column(JOIN)
         no_key = pc.if_else(key.is_null(), pa.scalar(self.side, pa.int64()), pa.scalar(0, pa.int64()))
-        found = kept.table.append_column(NO_KEY, no_key)
         if key.null_count:
-            ((neutral,), _) = column([_NEUTRAL.get(self.type.base, 0)], self.type)
-            found = found.set_column(0, JOIN, pc.fill_null(key, neutral))
-        return attrs.evolve(kept, table=found)
+            ((neutral,), _) = column([_NEUTRAL.get(type_.base, 0)], type_)
+            table = table.set_column(0, JOIN, pc.fill_null(key, neutral))
+        return table.append_column(NO_KEY, no_key)
 
 
 @attrs.frozen(eq=False)
@@ -324,10 +313,10 @@ class Builder:
             columns = typed(step.columns)
             schema = schema_of(columns, NO_KEY, of.carried[1])
             is_versions = join.kind == "stream-table" and of is join.right
-            stepped = Stepped(step, query, self._skipped, () if keeps else (JOIN,))
+            groups = () if keeps else (JOIN,)
+            stepped = Stepped(step, query, self._skipped, groups, key=join.key, side=len(sides) + 1)
             rows = self._versions(of) if is_versions else self._relation(of, query)
-            made = rows.map_batches(JoinKeys(stepped, len(sides) + 1, join.key), output=schema)
-            keyed_by = made.key_by(NO_KEY, JOIN)
+            keyed_by = rows.map_batches(stepped, output=schema).key_by(NO_KEY, JOIN)
             if is_versions:
                 # A table holds no windows of the stream back.
                 inputs = tuple(attrs.evolve(each, holds=False) for each in keyed_by.inputs)
@@ -742,7 +731,7 @@ class _Script:
     def bound(self) -> list[Any]:
         """Return the outputs with their sinks."""
         found, deployment = self.found, self._deployment
-        if deployment is not None and deployment.writes and not self._keeps:
+        if deployment is not None and deployment.written and not self._keeps:
             raise DefinitionError(
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"

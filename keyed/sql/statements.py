@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import attrs
@@ -408,9 +408,9 @@ class Parser:
         self._expect(")")
         return found
 
-    def _identifier(self, what: str = "a name") -> str:
+    def _identifier(self, what: str = "a name", reserved: Collection[str] = RESERVED) -> str:
         token = self._token
-        if not token.is_identifier or token.upper in RESERVED:
+        if not token.is_identifier or token.upper in reserved:
             self._unexpected(what)
         return self._take().identifier
 
@@ -591,15 +591,10 @@ class Parser:
             key = self.sql_type()
             self._expect(",")
             return map_of(key, self.sql_type())
-        fields = self._listed(lambda: (self._field(), self.sql_type()))
+        fields = self._listed(lambda: (self._identifier("the name of a field", ()), self.sql_type()))
         if len({name.lower() for name, _ in fields}) < len(fields):
             self._text.fail(f"fields that differ only in case are one: {', '.join(name for name, _ in fields)}", at)
         return struct(*fields)
-
-    def _field(self) -> str:
-        if not self._token.is_identifier:
-            self._unexpected("the name of a field")
-        return self._take().identifier
 
     def _closed(self, type_: SqlType) -> SqlType:
         """Take the ``>`` of a type; ``>>`` and ``>=`` have one too."""
