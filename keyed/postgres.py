@@ -5,8 +5,9 @@ For writers of jobs. It uses public names only, as a sink of your own would.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,12 @@ class PostgresSink(Sink):
             raise SinkError(f"{self!r}: the column {self.deleted!r} is not boolean")
         return _PostgresWriter(self, owner, [name for name in schema.names if name != self.deleted])
 
+    def open_copy(self, owner: Owner) -> SinkWriter:
+        """See `keyed.extending.Sink`."""
+        if self.deleted is not None:
+            raise DefinitionError(f"replicate: {self!r} must have no deleted=")
+        return _PostgresWriter(self, owner, ())
+
 
 class _PostgresWriter(SinkWriter):
     def __init__(self, sink: PostgresSink, owner: Owner, columns: Sequence[str]) -> None:
@@ -139,7 +146,7 @@ class _PostgresWriter(SinkWriter):
             execute("SELECT pg_advisory_xact_lock(hashtext('keyed'))")
             execute(
                 "CREATE TABLE IF NOT EXISTS {batches} "
-                "(target text, query text, batch bigint NOT NULL, PRIMARY KEY (target, query))"
+                "(target text, query text, batch bigint NOT NULL, note text, PRIMARY KEY (target, query))"
             )
             execute("INSERT INTO {batches} VALUES (%s, %s, -1) ON CONFLICT DO NOTHING", self._mark)
 
@@ -174,12 +181,12 @@ class _PostgresWriter(SinkWriter):
         Raises:
             SinkError: A key has a null, a text a NUL, or a time is not in the years 1 to 9999.
         """
+        return [] if batch.table is None else self.packed(self._checked(batch.table))
+
+    def _checked(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = batch.table
-        if table is None:
-            return []
         for name in self._sink.key:
             if table.column(name).null_count:
                 raise SinkError(f"{self._sink!r}: a row has a null in the key; drop such rows before the sink")
@@ -191,7 +198,7 @@ class _PostgresWriter(SinkWriter):
                     pc.min_max(column).as_py()
                 except (OverflowError, ValueError) as error:
                     raise SinkError(f"{self._sink!r}: a time in {name!r} is not in the years 1 to 9999") from error
-        return self.packed(table)
+        return table
 
     def write(self, rows: Any, batch_id: int) -> None:
         """Write the rows of a batch and its id in one transaction. See `keyed.extending.SinkWriter`."""
@@ -199,15 +206,56 @@ class _PostgresWriter(SinkWriter):
             return
         upserts, deletes = self._last_rows(self.unpack(rows).to_pylist())
         with self._transaction() as execute:
-            # Another run of this query waits for this one.
-            query = "SELECT batch FROM {batches} WHERE target = %s AND query = %s FOR UPDATE"
-            (last,) = execute(query, self._mark).fetchone()
-            if last >= batch_id:
-                return
-            condition = self._list((("{} = %s", name) for name in self._sink.key), " AND ")
-            execute("DELETE FROM {table} WHERE {condition}", deletes, many=True, condition=condition)
-            execute(self._upsert, upserts, many=True, **self._parts)
-            execute("UPDATE {batches} SET batch = %s WHERE target = %s AND query = %s", [batch_id, *self._mark])
+            last, _ = self._last(execute)
+            if last < batch_id:
+                self._change(execute, deletes, [upserts], batch_id, {})
+
+    def last_copy(self) -> tuple[int, Mapping[str, str]] | None:
+        """See `keyed.extending.SinkWriter`."""
+        with self._transaction() as execute:
+            last, note = self._last(execute)
+            if last < 0:
+                (table,) = execute("SELECT to_regclass(%s)", [self._table.as_string(self._connection)]).fetchone()
+                has_rows = table is not None and execute("SELECT EXISTS (SELECT FROM {table})").fetchone()[0]
+                return None if has_rows else (0, {})
+            return last, json.loads(note)
+
+    def write_changes(self, changes: Any, number: int, note: Mapping[str, str]) -> bool:
+        """Write changes and their note in one transaction. See `keyed.extending.SinkWriter`."""
+        if changes.schema is not None and [*self._columns] != changes.schema.names:
+            self._columns = changes.schema.names
+            self.prepare(changes.schema)
+        with self._transaction() as execute:
+            last, _ = self._last(execute)
+            if max(last, 0) != number - 1:
+                return False
+            if changes.removed is None:
+                execute("DELETE FROM {table}")
+            keys = [] if changes.removed is None else changes.removed.to_pylist()
+            deletes = [[row[name] for name in self._sink.key] for row in keys]
+            tables = (self._checked(table).to_pylist() for table in changes.upserts)
+            upserts = ([[row[name] for name in self._columns] for row in rows] for rows in tables)
+            self._change(execute, deletes, upserts, number, note)
+        return True
+
+    def is_transient(self, error: BaseException) -> bool:
+        """See `keyed.extending.SinkWriter`."""
+        return isinstance(error, self._psycopg.OperationalError)
+
+    def _last(self, execute: Any) -> Any:
+        """Return the last batch and its note. Another run of this query waits for this one."""
+        query = "SELECT batch, note FROM {batches} WHERE target = %s AND query = %s FOR UPDATE"
+        return execute(query, self._mark).fetchone()
+
+    def _change(
+        self, execute: Any, deletes: list[Any], upserts: Iterable[list[Any]], batch: int, note: Mapping[str, str]
+    ) -> None:
+        condition = self._list((("{} = %s", name) for name in self._sink.key), " AND ")
+        execute("DELETE FROM {table} WHERE {condition}", deletes, many=True, condition=condition)
+        for rows in upserts:
+            execute(self._upsert, rows, many=True, **self._parts)
+        mark = "UPDATE {batches} SET batch = %s, note = %s WHERE target = %s AND query = %s"
+        execute(mark, [batch, json.dumps({**note}), *self._mark])
 
     def close(self) -> None:
         """See `keyed.extending.SinkWriter`."""

@@ -20,6 +20,7 @@ from tests.support.classes import jvm_options
 from tests.support.jars import CONNECTOR, LAKEHOUSE, NoJars, fetch
 from tests.support.kafka import ADDRESS, Broker, NoBroker
 from tests.support.lake import lake_settings
+from tests.support.postgres import PASSWORD, binaries, postgres_server
 from tests.support.reruns import pytest_runtest_protocol  # noqa: F401 - a hook
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
@@ -186,6 +187,13 @@ def _without(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The connection to a PostgreSQL server of this machine."""
+    with postgres_server(binaries() or _without("there is no PostgreSQL: apt-get install postgresql")) as conninfo:
+        yield f"{conninfo} password={PASSWORD}"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from keyed.base.arguments import path_text, texts
 from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
-from keyed.destinations.ownership import Owner
+from keyed.destinations.ownership import PREFIX, Owner, marks_of
 from keyed.destinations.sink import SinkWriter, SparkSide, folder_identity, local_folder
 from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
-from keyed.destinations.table_sink import PREFIX, Overtaken, TableMode, TableSink, option_names, table_kinds
+from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
 from keyed.destinations.table_writer import TableWriter
 from keyed.errors import DefinitionError, SessionError, SinkError
 
@@ -36,6 +36,8 @@ _SPARK_CATALOG = "spark.sql.catalog.spark_catalog"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 #: Versions of the libraries by versions of Spark.
 _VERSIONS = {"4.0": "4.4.0", "4.1": "4.4.0", "4.2": "4.4.0"}
+#: The newest commits of a table among which the last one of a copy is looked for.
+_COMMITS = 100
 #: Errors of Spark and Delta for a path without a table.
 _NO_TABLE = re.compile(r"DELTA_(?:TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST|MISSING_DELTA_TABLE)|PATH_NOT_FOUND")
 
@@ -188,37 +190,39 @@ class DeltaWriter(TableWriter):
         version: int | None = self._table.transaction_version(PREFIX + query)
         return version
 
-    def _commit(self, rows: pa.Table, batch_id: int) -> None:
-        delta, sink, query = self._delta, self._sink, self._owner.query
-        properties = delta.CommitProperties(
-            custom_metadata={"keyed-query": query, "keyed-batch": str(batch_id)},
-            app_transactions=[delta.Transaction(PREFIX + query, batch_id)],
+    def _newest_commits(self) -> Iterable[Mapping[str, Any]]:
+        return list(self._table.history(_COMMITS))
+
+    def _has_rows(self) -> bool:
+        return bool(self._table.file_uris())
+
+    def _properties(self, batch_id: int, note: Mapping[str, str]) -> Any:
+        query = self._owner.query
+        return self._delta.CommitProperties(
+            custom_metadata=marks_of(query, batch_id, note),
+            app_transactions=[self._delta.Transaction(PREFIX + query, batch_id)],
         )
-        if sink.mode == "append":
+
+    def _replace(self, rows: pa.RecordBatchReader, batch_id: int, note: Mapping[str, str]) -> None:
+        options = {"mode": "overwrite", "schema_mode": "overwrite"}
+        options["commit_properties"] = self._properties(batch_id, note)
+        self._delta.write_deltalake(self._table, rows, **options)
+
+    def _commit(self, rows: pa.Table, batch_id: int, note: Mapping[str, str]) -> None:
+        properties, deleted = self._properties(batch_id, note), self._deleted
+        if self._sink.mode == "append" or not rows.num_rows:
             # A column that another query has added is null.
-            delta.write_deltalake(self._table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+            options = {"mode": "append", "schema_mode": "merge", "commit_properties": properties}
+            self._delta.write_deltalake(self._table, rows, **options)
             return
-        merge_rows(self._table, rows, sink.key, sink.deleted, properties)
-
-
-def merge_rows(table: Any, rows: pa.Table, key: Sequence[str], deleted: str | None, properties: Any) -> None:
-    """Replace the rows of a Delta table that have the keys of others, with the package deltalake, in one commit.
-
-    Args:
-        table: The table.
-        rows: The others, each with its own key.
-        key: The columns of the key.
-        deleted: A column that the table does not have, true in rows whose keys are removed; ``None`` without one.
-        properties: Those of the commit.
-    """
-    columns = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != deleted}
-    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
-    merge = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
-    kept = None
-    if deleted is not None:
-        gone = f"coalesce(s.{quoted(deleted)}, false)"
-        merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
-    merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
+        columns = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != deleted}
+        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self._sink.key)
+        merge = self._table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+        kept = None
+        if deleted is not None:
+            gone = f"coalesce(s.{quoted(deleted)}, false)"
+            merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
+        merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
 
 
 class DeltaLakeTable(LakeTable):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,10 +19,10 @@ from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
-from keyed.destinations.ownership import Owner
+from keyed.destinations.ownership import PREFIX, Owner, marks_of, note_of
 from keyed.destinations.sink import SinkWriter, SparkSide
 from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
-from keyed.destinations.table_sink import PREFIX, Overtaken, TableMode, TableSink, option_names, table_kinds
+from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
 from keyed.destinations.table_writer import TableWriter
 from keyed.errors import DefinitionError, SessionError, SinkError
 
@@ -183,26 +184,45 @@ class IcebergWriter(TableWriter):
         if catalog is not None:
             catalog.close()
 
-    def _commit(self, rows: pa.Table, batch_id: int) -> None:
-        import pyarrow as pa
-
-        sink, query = self._sink, self._owner.query
-        properties = {"keyed-query": query, "keyed-batch": str(batch_id)}
+    @contextmanager
+    def _transaction(self, batch_id: int, note: Mapping[str, str]) -> Iterator[tuple[Any, dict[str, str]]]:
+        """Yield a transaction with the id of a batch, and the properties of its snapshots."""
+        query = self._owner.query
         with self._table.transaction() as transaction, warnings.catch_warnings():
             # All keys of a batch may be new.
             warnings.filterwarnings("ignore", "Delete operation did not match any records")
-            if sink.mode == "append":
+            yield transaction, marks_of(query, batch_id, note)
+            transaction.set_properties({PREFIX + query: str(batch_id)})
+
+    def _replace(self, rows: pa.RecordBatchReader, batch_id: int, note: Mapping[str, str]) -> None:
+        table = rows.read_all()
+        self._grow(table.schema, ())
+        with self._transaction(batch_id, note) as (transaction, properties):
+            transaction.overwrite(table, snapshot_properties=properties)
+
+    def _newest_commits(self) -> Iterable[Mapping[str, Any]]:
+        snapshots = [each.summary for each in self._table.snapshots() if each.summary is not None]
+        return [each.additional_properties for each in reversed(snapshots)]
+
+    def _has_rows(self) -> bool:
+        return self._table.current_snapshot() is not None
+
+    def _commit(self, rows: pa.Table, batch_id: int, note: Mapping[str, str]) -> None:
+        import pyarrow as pa
+
+        sink = self._sink
+        with self._transaction(batch_id, note) as (transaction, properties):
+            if sink.mode == "append" or not rows.num_rows:
                 transaction.append(rows, snapshot_properties=properties)
             else:
                 keys = rows.select([*sink.key])
                 among = self._among(keys)
-                if sink.deleted is not None:
-                    kept = [gone is not True for gone in rows.column(sink.deleted).to_pylist()]
-                    rows = rows.filter(pa.array(kept, pa.bool_())).drop_columns([sink.deleted])
+                if self._deleted is not None:
+                    kept = [gone is not True for gone in rows.column(self._deleted).to_pylist()]
+                    rows = rows.filter(pa.array(kept, pa.bool_())).drop_columns([self._deleted])
                 if len(sink.key) > 1:
                     rows = self._with_others(rows, keys, among)
                 transaction.overwrite(rows, among, snapshot_properties=properties)
-            transaction.set_properties({PREFIX + query: str(batch_id)})
 
     def _among(self, keys: pa.Table) -> Any:
         """Return a filter of all rows whose columns of the key have values of these keys, one by one."""
@@ -224,13 +244,10 @@ class IcebergWriter(TableWriter):
 
     def _last_batch(self, query: str) -> int | None:
         """Return the last batch of a query in the table."""
-        found = [
-            int(snapshot.summary.additional_properties["keyed-batch"])
-            for snapshot in self._table.snapshots()
-            if snapshot.summary is not None and snapshot.summary.additional_properties.get("keyed-query") == query
-        ]
+        found = [note_of(query, [each]) for each in self._newest_commits()]
         kept = self._table.properties.get(PREFIX + query)
-        return max([*found, *([] if kept is None else [int(kept)])], default=None)
+        batches = [int(each["batch"]) for each in found if each] + ([] if kept is None else [int(kept)])
+        return max(batches, default=None)
 
 
 class IcebergLakeTable(LakeTable):
@@ -321,7 +338,7 @@ class IcebergLakeTable(LakeTable):
             session.sql(f"ALTER TABLE {self._name(session)} SET TBLPROPERTIES ('{PREFIX}{query}' = '{batch_id}')")
 
     def _marks(self, batch_id: int) -> dict[str, str]:
-        return {"keyed-query": self._owner.query, "keyed-batch": str(batch_id)}
+        return marks_of(self._owner.query, batch_id, {})
 
 
 def _check_session(sink: IcebergSink, spark: SparkSide) -> None:

@@ -12,7 +12,8 @@ A mark is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -42,6 +43,21 @@ class Owner:
     def earlier(self) -> Sequence[str]:
         """Ids of the queries that it was restored from."""
         return self.queries[:-1]
+
+
+#: Of what keyed records in tables.
+PREFIX = "keyed-"
+
+
+def marks_of(query: str, batch_id: int, note: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a commit of a batch, with a note."""
+    return {PREFIX + name: value for name, value in {"query": query, "batch": str(batch_id), **note}.items()}
+
+
+def note_of(query: str, commits: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the note of the newest commit of a query; empty if the commits, the newest first, have none."""
+    newest = next((each for each in commits if each.get(PREFIX + "query") == query), {})
+    return {name.removeprefix(PREFIX): value for name, value in newest.items() if name.startswith(PREFIX)}
 
 
 @attrs.frozen

@@ -18,6 +18,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from keyed.base.schemas import Schema
 from keyed.base.shown import Shown
 from keyed.destinations.ownership import Owner
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
 #: Key and value of a topic's record, or ``None`` and an Arrow stream of rows.
 Record = tuple[bytes | None, bytes]
+#: The remedy for a target that holds no copies of state tables.
+NO_COPY = (
+    "must be keyed.topics.UpsertTopic(topic, bootstrap=...), or a sink with a key, such as "
+    'keyed.delta_sink(path, mode="upsert", key=[...])'
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -52,6 +59,21 @@ class SinkBatch(ABC):
     @abstractmethod
     def table(self) -> pa.Table | None:
         """The rows as an Arrow table without their timestamps; ``None`` if there are none."""
+
+
+@attrs.frozen
+class TableChanges:
+    """Changes of a copy of a state table.
+
+    Attributes:
+        schema: The columns; ``None`` for those of the target, if there are no rows.
+        upserts: Rows that replace those with their keys. Each key comes once.
+        removed: Keys of rows to remove; ``None`` to remove all other rows.
+    """
+
+    schema: pa.Schema | None
+    upserts: Iterable[pa.Table]
+    removed: pa.Table | None
 
 
 class SinkWriter:
@@ -114,6 +136,26 @@ class SinkWriter:
             SinkError: It cannot be written.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define write")
+
+    def last_copy(self) -> tuple[int, Mapping[str, str]] | None:
+        """Return the number, 0 before the first, and the note, if it is known, of the last `write_changes`.
+
+        ``None`` if the target has other rows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define last_copy")
+
+    def write_changes(self, changes: TableChanges, number: int, note: Mapping[str, str]) -> bool:
+        """Write changes of a copy of a state table in one transaction, with its number, from 1 on, and a note.
+
+        ``changes`` has ``upserts``, tables of rows that replace those with their keys, ``removed``, a table of keys,
+        and ``schema``, all columns, None if there are no rows. If ``removed`` is None, all other rows are removed.
+        Returns false, and writes nothing, if the last transaction has not the number before.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define write_changes")
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Return true if an error of a copy may be transient, so that it is claimed again."""
+        return isinstance(error, OSError)
 
     def close(self) -> None:
         """Release connections and locks.
@@ -204,6 +246,14 @@ class Sink(Shown, ABC):
             SinkError: The output lacks columns.
             ExtraNotInstalled: A package is not installed.
         """
+
+    def open_copy(self, owner: Owner) -> SinkWriter:
+        """Return a writer that has `SinkWriter.write_changes`, for `keyed.tables.StateTable.replicate`.
+
+        Raises:
+            DefinitionError: The sink does not hold copies.
+        """
+        raise DefinitionError(f"replicate: {self!r} {NO_COPY}")
 
     def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
         """Return the writer of a run on Spark; by default that of `open`, in Spark's driver."""

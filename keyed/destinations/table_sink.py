@@ -18,7 +18,7 @@ from keyed.base.column_types import of_arrow
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink
+from keyed.destinations.sink import Sink, SinkWriter
 from keyed.errors import DefinitionError, SinkError
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _T = TypeVar("_T")
 Overtaken = type[Exception] | tuple[type[Exception], ...]
 #: Number of attempts at a commit that other writers of the table overtake.
 ATTEMPTS = 10
-#: Start of the names of recorded ids.
-PREFIX = "keyed-"
 
 
 def _key(columns: Any) -> tuple[str, ...]:
@@ -90,6 +88,12 @@ class TableSink(Sink):
             f"two outputs go to the table {self.place!r}, and the batches of one would be taken for those of "
             "the other; give each output a table of its own"
         )
+
+    def open_copy(self, owner: Owner) -> SinkWriter:
+        """See `Sink`."""
+        if self.mode != "upsert" or self.deleted is not None:
+            raise DefinitionError(f'replicate: {self!r} must have mode="upsert", and no deleted=')
+        return self.open(owner, None)
 
     def _shown(self, function: str, table: str, **others: Any) -> str:
         """Return the call that made the sink."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyed.base.schemas import Schema
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Record, SinkBatch, SinkWriter
+from keyed.destinations.ownership import Owner, note_of
+from keyed.destinations.sink import Record, SinkBatch, SinkWriter, TableChanges
 from keyed.destinations.table_sink import (
     Overtaken,
     TableSink,
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _T = TypeVar("_T")
+
+
+#: A column of the changes of a copy, true in rows whose keys are removed.
+_DELETED = "__keyed_deleted"
 
 
 class TableWriter(SinkWriter, ABC):
@@ -47,6 +51,7 @@ class TableWriter(SinkWriter, ABC):
         self._owner = owner
         self._target = sink
         self.id = place
+        self._deleted = sink.deleted
         self._is_declared = schema is not None
         #: The columns of the first rows, if none are declared.
         self._first: pa.Schema | None = None
@@ -87,8 +92,20 @@ class TableWriter(SinkWriter, ABC):
         """Return the last batch of a query in the table."""
 
     @abstractmethod
-    def _commit(self, rows: pa.Table, batch_id: int) -> None:
-        """Commit rows, with the id of their batch."""
+    def _newest_commits(self) -> Iterable[Mapping[str, Any]]:
+        """Return the properties of commits, the newest first."""
+
+    @abstractmethod
+    def _has_rows(self) -> bool:
+        """Return whether the table has rows."""
+
+    @abstractmethod
+    def _commit(self, rows: pa.Table, batch_id: int, note: Mapping[str, str]) -> None:
+        """Commit rows, with the id of their batch and a note."""
+
+    @abstractmethod
+    def _replace(self, rows: pa.RecordBatchReader, batch_id: int, note: Mapping[str, str]) -> None:
+        """Commit rows in place of all others, with the id of their batch and a note."""
 
     def claim(self, repeated: int | None = None) -> None:
         """Open the table, if there is one. See `SinkWriter`."""
@@ -146,9 +163,47 @@ class TableWriter(SinkWriter, ABC):
             self._refresh()
             last = self._last_batch(self._owner.query)
             if last is None or last < batch_id:
-                self._commit(table, batch_id)
+                self._commit(table, batch_id, {})
 
         self._attempt(commit)
+
+    def last_copy(self) -> tuple[int, Mapping[str, str]] | None:
+        """See `SinkWriter`."""
+        query = self._owner.query
+        last = None if self._table is None else self._last_batch(query)
+        if last is None:
+            return None if self._table is not None and self._has_rows() else (0, {})
+        return last, note_of(query, self._newest_commits())
+
+    def write_changes(self, changes: TableChanges, number: int, note: Mapping[str, str]) -> bool:
+        """See `SinkWriter`."""
+        import pyarrow as pa
+
+        schema, removed = changes.schema, changes.removed
+        if self._table is None:
+            assert schema is not None
+            self._create(schema)
+        self._refresh()
+        if (self._last_batch(self._owner.query) or 0) != number - 1:
+            return False
+        columns = self._columns()[0] if schema is None else schema
+        if removed is None:
+            batches = (batch for table in changes.upserts for batch in table.to_batches())
+            self._replace(pa.RecordBatchReader.from_batches(columns, batches), number, note)
+        elif schema is None:
+            self._commit(columns.empty_table(), number, note)
+        else:
+            self._deleted = _DELETED
+            marked = [
+                table.append_column(_DELETED, pa.array([is_removed] * table.num_rows, pa.bool_()))
+                for table, is_removed in [*((each, False) for each in changes.upserts), (removed, True)]
+            ]
+            self._commit(pa.concat_tables(marked, promote_options="default"), number, note)
+        return True
+
+    def is_transient(self, error: BaseException) -> bool:
+        """See `SinkWriter`."""
+        return isinstance(error, self._overtaken) or super().is_transient(error)
 
     def close(self) -> None:
         """Release the table. Closing again does nothing."""

@@ -7,13 +7,11 @@ ends before. It is a frame (`keyed.codec.frames`) of kind ``KOUT``, version 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Collection
 
 import attrs
 
 from keyed.codec.frames import RecordFormat
-from keyed.destinations.sink import Record
 from keyed.stores.commit_store import BufferedCommits
 
 OUTBOX = "outbox"
@@ -31,16 +29,6 @@ class Outbox:
 
     batch: int
     records: dict[str, list[tuple[bytes | None, bytes]]]
-
-
-class Identified(Protocol):
-    """Protocol of what has the id of a sink.
-
-    Attributes:
-        id: Id of the sink's rows.
-    """
-
-    id: str
 
 
 _OUTBOX: RecordFormat[Outbox] = RecordFormat(b"KOUT", 1, Outbox)
@@ -61,12 +49,6 @@ def waiting(commits: BufferedCommits, where: str) -> Outbox | None:
     return None if record is None else _OUTBOX.decode(record, f"{where}, record {OUTBOX!r}")
 
 
-def rows_for(outbox: Outbox, writer: Identified) -> list[Record]:
-    """Return the rows for a sink."""
-    return outbox.records.get(writer.id, [])
-
-
-def without(outbox: Outbox, writers: Iterable[Identified]) -> list[str]:
+def without(outbox: Outbox, ids: Collection[str]) -> list[str]:
     """Return the ids of the sinks for which rows wait, and that are not among these."""
-    here = {writer.id for writer in writers}
-    return [name for name, records in outbox.records.items() if records and name not in here]
+    return [name for name, records in outbox.records.items() if records and name not in ids]

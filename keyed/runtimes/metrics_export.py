@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from keyed.base.background import Background, close_in_children
@@ -44,22 +44,7 @@ _REQUEST = 5.0
 _PAUSE = 0.1
 
 
-class _Export(Protocol):
-    """A running export."""
-
-    work: Background
-
-    def close(self) -> None:
-        """End it; a file has the last values."""
-
-
-class _Metrics(Protocol):
-    """The metrics of a query or a replication."""
-
-    query: str
-
-    def samples(self) -> tuple[list[Sample], Exception | None]:
-        """Return the values of all metrics that have one, and the error for which others are missing."""
+_Metrics: TypeAlias = JobMetrics | ReplicationMetrics
 
 
 class MetricsExport:
@@ -79,7 +64,7 @@ class MetricsExport:
 
     def __init__(self, last: Stage, options: Options) -> None:
         self.metrics = JobMetrics(options.query_name or last.name, [stage.name for stage in last.chain])
-        self._export: _Export | None = None
+        self._export: _Port | _File | _Callbacks | None = None
         if options.metrics is not None:
             self._export = _begun(options.metrics, self.metrics)
 
@@ -106,7 +91,7 @@ class MetricsExport:
             export.close()
 
 
-def _begun(config: Any, metrics: _Metrics) -> _Export:
+def _begun(config: Any, metrics: _Metrics) -> _Port | _File | _Callbacks:
     """Begin an export.
 
     Raises:

@@ -30,6 +30,21 @@ Row = dict[str, Any]
 """The values of a row by column: plain data, times as `datetime`, classes and maps as dicts."""
 
 
+@attrs.define
+class Written:
+    """Counts of a transaction of a copy.
+
+    Attributes:
+        rows: Written rows.
+        tombstones: Removed rows.
+        was_empty: True if the copy had no rows before.
+    """
+
+    rows: int = 0
+    tombstones: int = 0
+    was_empty: bool = False
+
+
 @attrs.frozen
 class _Column:
     """A column.
@@ -145,8 +160,15 @@ class ReplicatedRows:
         for _, found in groupby(stored, itemgetter(0)):
             yield from self._together(reader.entry(*each) for each in found)
 
-    def changes(self, view: View) -> Iterator[tuple[Entry, bool]]:
-        """Yield the rows that a batch changed, each once, with true for those that it removed."""
+    def changes(self, view: View) -> tuple[list[Entry], list[Entry]]:
+        """Return the rows that a batch changed or added, and those that it removed, each once."""
+        upserts: list[Entry] = []
+        removed: list[Entry] = []
+        for entry, is_removed in self._changes(view):
+            (removed if is_removed else upserts).append(entry)
+        return upserts, removed
+
+    def _changes(self, view: View) -> Iterator[tuple[Entry, bool]]:
         reader = self._reader
         changes = view.stored_changes(reader)
         if self._kind not in ("list", "versioned"):

@@ -6,25 +6,23 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-import attrs
-
 from keyed.base.background import Background, Status
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
-from keyed.destinations.delta_table import DeltaSink
+from keyed.destinations.sink import NO_COPY, Sink
 from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
 from keyed.tables.operator_view import View
-from keyed.tables.replication_target import Change, Copied, Target, Written
 from keyed.tables.subscription import Feed, Token
 from keyed.topics import UpsertTopic
 
 if TYPE_CHECKING:
-    from keyed.tables.replicated_rows import ReplicatedRows
+    from keyed.tables.replicated_rows import ReplicatedRows, Written
+    from keyed.tables.sink_copy import SinkCopy
+    from keyed.tables.upsert_topic import UpsertTopicWriter
 
 _log = logging.getLogger(__name__)
 #: Seconds that a step waits for a batch, and between two looks at tables that nobody follows.
@@ -35,7 +33,7 @@ _STORE, _STORE_AGAIN = 60.0, 86_400.0
 #: Seconds for which a process that exits waits for a transaction.
 _EXIT_WAIT = 5.0
 
-ReplicationTarget = UpsertTopic | DeltaSink
+ReplicationTarget = UpsertTopic | Sink
 """The destinations of `keyed.tables.StateTable.replicate`."""
 
 
@@ -45,7 +43,7 @@ class Replication:
     `StateTable.replicate` starts one. The changes of a batch are one transaction, which also stores the position:
     each batch is in the copy once, and the next replication continues after it.
 
-    If the copy is new, older than the history of the tables, of another changelog, or has other columns, the whole
+    If the copy is new, older than ``history=`` of the tables, of another changelog, or has other columns, the whole
     state is compared with it: rows that differ are written, those that the table lacks are removed.
 
     While the copy cannot be written, the thread retries. Any other error ends it, as closing the tables does; `check`
@@ -68,7 +66,8 @@ class Replication:
         self._target = _target(to, self.table)
         self._rows: ReplicatedRows | None = None
         self._at: Token | None = None
-        self._copied: Copied | None = None
+        #: Token and digest of the columns in the copy.
+        self._copied: tuple[str, str] | None = None
         self._is_claimed = False
         self._stored_at = 0.0
         self._changed = threading.Condition()
@@ -215,7 +214,7 @@ class Replication:
     def _claim(self) -> None:
         self._copied = self._target.claim()
         self._is_claimed = True
-        self._at = None if self._copied is None else Token.of(self._copied.token)
+        self._at = None if self._copied is None else Token.of(self._copied[0])
         self._stored_at = time.monotonic()
         if self._at is not None:
             self._show(self._at)
@@ -288,21 +287,15 @@ class Replication:
             if not view.at.follows or number <= view.extent.oldest:
                 raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
             rows, token = self._rows_of(view, number - 1), Token(view.at.log_id, view.at.batch, None, False)
-            changes = rows.changes(view)
-            first = next(changes, None)
-            if first is None:
+            upserts, removed = rows.changes(view)
+            if not upserts and not removed:
                 self._at = token
                 self._show(token)
                 return
             shape = self._target.shape(rows)
-            if self._copied is not None and self._copied.shape and shape != self._copied.shape:
+            if self._copied is not None and shape != self._copied[1] != "":
                 raise HistoryCompacted("the table has other columns than the copy")
-
-            def all_changes() -> Iterator[Change]:
-                yield first
-                yield from changes
-
-            written = self._target.write(rows, all_changes(), str(token), batch_id(token.batch))
+            written = self._target.write(rows, upserts, removed, str(token), batch_id(token.batch))
         self._wrote(written, token, shape)
 
     def _resync(self, reason: str) -> None:
@@ -339,7 +332,7 @@ class Replication:
         return rows
 
     def _wrote(self, written: Written, token: Token, shape: str) -> None:
-        self._at, self._copied = token, Copied(str(token), shape)
+        self._at, self._copied = token, (str(token), shape)
         self._stored_at = time.monotonic()
         self.transactions += 1
         self.rows += written.rows
@@ -356,10 +349,10 @@ class Replication:
 
     def _store(self, *, again: bool = False) -> None:
         at, copied = self._at, self._copied
-        if at is None or copied is None or (copied.token == str(at) and not again):
+        if at is None or copied is None or (copied[0] == str(at) and not again):
             return
         self._target.note(str(at), batch_id(at.batch))
-        self._copied = attrs.evolve(copied, token=str(at))
+        self._copied = str(at), copied[1]
         self._stored_at = time.monotonic()
 
     def _show(self, token: Token) -> None:
@@ -371,19 +364,16 @@ class Replication:
             self._changed.notify_all()
 
 
-def _target(to: Any, table: str) -> Target:
+def _target(to: Any, table: str) -> SinkCopy | UpsertTopicWriter:
     if isinstance(to, UpsertTopic):
         from keyed.tables.upsert_topic import UpsertTopicWriter
 
         return UpsertTopicWriter(to, table)
-    if isinstance(to, DeltaSink):
-        from keyed.tables.delta_copy import DeltaCopy
+    if isinstance(to, Sink):
+        from keyed.tables.sink_copy import SinkCopy
 
-        return DeltaCopy(to, table)
-    raise DefinitionError(
-        f"replicate: to={without_credentials(to)!r:.200} must be keyed.topics.UpsertTopic(topic, bootstrap=...), or "
-        'keyed.delta_sink(path, mode="upsert", key=[...])'
-    )
+        return SinkCopy(to, table)
+    raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
 
 
 _open: WeakSet[Replication] = WeakSet()

@@ -449,17 +449,16 @@ class StateTable:
         return Subscription(self.name, self._feed, within, after)
 
     def replicate(self, to: ReplicationTarget) -> Replication:
-        """Copy the table to a compacted Kafka topic or a Delta table, in a thread: its state, then each change of it.
+        """Copy the table to a compacted Kafka topic or a sink, in a thread: its state, then each change of it.
 
-        Each batch is in the copy exactly once, also after a restart. Only the replication that started last writes.
         See `Replication`.
 
         Args:
-            to: A `keyed.topics.UpsertTopic`, or ``keyed.delta_sink(path, mode="upsert", key=[...])`` with the columns
-                of `row_key`.
+            to: A `keyed.topics.UpsertTopic`, or a sink of Delta, Iceberg, PostgreSQL or your own, with the columns of
+                `row_key` as key.
 
         Raises:
-            DefinitionError: ``to`` is neither, or the table belongs to a snapshot.
+            DefinitionError: ``to`` holds no copies, or the table belongs to a snapshot.
             SinkError: The copy belongs to another table, its topic is not compacted, or it cannot be reached.
             ExtraNotInstalled: A package is not installed.
         """

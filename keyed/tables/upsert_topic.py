@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import msgspec
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
@@ -33,8 +32,8 @@ from keyed.formats.json_writer import as_json
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
 from keyed.kafka.client import Headers, Partition, declared_cluster, is_permanent
 from keyed.kafka.topic_creation import make_or_check, partitions
-from keyed.tables.replicated_rows import ReplicatedRows, Row
-from keyed.tables.replication_target import Change, Copied, Written
+from keyed.tables.entries import Entry
+from keyed.tables.replicated_rows import ReplicatedRows, Row, Written
 from keyed.topics import UpsertTopic
 
 _TABLE, _BATCH = "keyed-table", "keyed-batch"
@@ -65,25 +64,8 @@ class _Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_mark = msgspec.json.Decoder(_Mark).decode
 
 
-@attrs.frozen
-class _Encoders:
-    """Encoders of a table's rows.
-
-    Attributes:
-        rows: The rows.
-        key: Encodes keys.
-        value: Encodes values.
-        shapes: Digests of the formats and columns of keys and values.
-    """
-
-    rows: ReplicatedRows
-    key: Encode
-    value: Encode
-    shapes: tuple[str, str]
-
-
 class UpsertTopicWriter:
-    """Writes a table to a topic. See `keyed.tables.replication_target.Target`.
+    """Writes a table to a topic, as `keyed.tables.sink_copy.SinkCopy` does to a sink.
 
     Args:
         to: The topic.
@@ -104,17 +86,12 @@ class UpsertTopicWriter:
         self._cluster = declared_cluster("UpsertTopic", to.bootstrap, {**_DEFAULTS, **to.settings}, to.timeout)
         self._writer = MarkedWriter(self._cluster, to.topic, to.transactional_id, self.name)
         self._partitions: int | None = None
-        self._encoders: _Encoders | None = None
+        self._rows: ReplicatedRows | None = None
         self._mark: _Mark | None = None
-        self._last = 0
+        self.namespaces = to.namespaces
 
-    @property
-    def namespaces(self) -> bool:
-        """See `Target`."""
-        return self._to.namespaces
-
-    def claim(self) -> Copied | None:
-        """See `Target`."""
+    def claim(self) -> tuple[str, str] | None:
+        """See `SinkCopy`."""
         if self._partitions is None:
             self._partitions = self._create_or_check_topic()
         mark = self._writer.claim()
@@ -124,57 +101,50 @@ class UpsertTopicWriter:
         try:
             found = self._mark = _decode_mark(mark.text)
         except msgspec.MsgspecError as error:
-            self.close()
             raise SinkError(
                 f"{self._to!r}: the consumer group {self._to.transactional_id!r} was committed by another program; "
                 "give another topic"
             ) from error
-        self._last = mark.number
         self._check_owner(found.table)
         if found.partitions != self._partitions:
-            self.close()
             raise SinkError(
                 f"{self._to!r}: the topic had {found.partitions} partitions, and has {self._partitions}: keys would go "
                 "to other partitions than their earlier records; replicate the table to a new topic"
             )
-        return Copied(found.token, found.value)
+        return found.token, found.value
 
     def shape(self, rows: ReplicatedRows) -> str:
-        """See `Target`."""
-        found = self._encoders_for(rows)
-        if self._mark is not None and self._mark.key and rows.are_types_known and self._mark.key != found.shapes[0]:
+        """See `SinkCopy`."""
+        self._use(rows)
+        if self._mark is not None and self._mark.key and rows.are_types_known and self._mark.key != self._shapes[0]:
             raise SinkError(
                 f"{self._to!r}: the topic has keys with other columns or in another format than {', '.join(rows.key)} "
                 f"as {self._to.key!r}; replicate the table to a new topic, or delete this one"
             )
-        return found.shapes[1] if rows.are_types_known else ""
+        return self._shapes[1]
 
-    def write(self, rows: ReplicatedRows, changes: Iterator[Change], token: str, batch: int) -> Written:
-        """See `Target`."""
-        encoders = self._encoders_for(rows)
-        written = Written()
+    def write(
+        self, rows: ReplicatedRows, upserts: Sequence[Entry], removed: Sequence[Entry], token: str, batch: int
+    ) -> Written:
+        """See `SinkCopy`."""
+        self._use(rows)
 
         def records() -> Iterator[tuple[bytes, bytes | None]]:
-            removed: list[Any] = []
-            for row in rows.rows(_upserts(changes, removed)):
-                written.rows += 1
-                yield self._encoded(encoders.key, row), self._encoded(encoders.value, row)
+            yield from self._records(upserts)
             for key in rows.keys(removed):
-                written.tombstones += 1
-                yield self._encoded(encoders.key, key), None
+                yield self._encoded(self._key, key), None
 
-        self._transaction(records(), encoders, token, batch)
-        return written
+        self._transaction(records(), token, batch)
+        return Written(len(upserts), len(removed))
 
     def replace(self, rows: ReplicatedRows, snapshot: Iterator[Any], token: str, batch: int) -> Written:
-        """See `Target`."""
-        encoders = self._encoders_for(rows)
+        """See `SinkCopy`."""
+        self._use(rows)
         there = self._read()
         written = Written(was_empty=not there)
 
         def records() -> Iterator[tuple[bytes, bytes | None]]:
-            for row in rows.rows(snapshot):
-                key, value = self._encoded(encoders.key, row), self._encoded(encoders.value, row)
+            for key, value in self._records(snapshot):
                 if there.pop(key, None) != xxh3_64_intdigest(value):
                     written.rows += 1
                     yield key, value
@@ -182,16 +152,16 @@ class UpsertTopicWriter:
                 written.tombstones += 1
                 yield key, None
 
-        self._transaction(records(), encoders, token, batch)
+        self._transaction(records(), token, batch)
         return written
 
     def note(self, token: str, batch: int) -> None:
-        """See `Target`."""
+        """See `SinkCopy`."""
         if self._mark is not None:
             self._commit((), msgspec.structs.replace(self._mark, token=token), batch)
 
     def is_transient(self, error: Exception) -> bool:
-        """See `Target`."""
+        """See `SinkCopy`."""
         return (isinstance(error, ChangelogError) and not is_permanent(error)) or is_unreachable(error)
 
     def translated(self, error: Exception) -> Exception:
@@ -205,7 +175,7 @@ class UpsertTopicWriter:
         return SinkError(f"{self._to!r}: {error}")
 
     def close(self) -> None:
-        """See `Target`."""
+        """See `SinkCopy`."""
         self._writer.close()
 
     def _create_or_check_topic(self) -> int:
@@ -223,15 +193,20 @@ class UpsertTopicWriter:
             )
         return len(there)
 
-    def _encoders_for(self, rows: ReplicatedRows) -> _Encoders:
-        if self._encoders is None or self._encoders.rows is not rows:
-            key, key_shape = self._encoder(rows, is_key=True)
-            value, value_shape = self._encoder(rows, is_key=False)
-            names = rows.key
-            self._encoders = _Encoders(
-                rows, lambda row: key({name: row[name] for name in names}), value, (key_shape, value_shape)
-            )
-        return self._encoders
+    def _use(self, rows: ReplicatedRows) -> None:
+        """Make the encoders of rows, and the digests of the formats and columns of keys and values."""
+        if self._rows is not rows:
+            self._key, key_shape = self._encoder(rows, is_key=True)
+            self._value, value_shape = self._encoder(rows, is_key=False)
+            self._shapes = (key_shape, value_shape) if rows.are_types_known else ("", "")
+            self._rows = rows
+
+    def _records(self, entries: Iterable[Entry]) -> Iterator[tuple[bytes, bytes]]:
+        assert self._rows is not None
+        names = self._rows.key
+        for row in self._rows.rows(entries):
+            key = self._encoded(self._key, {name: row[name] for name in names})
+            yield key, self._encoded(self._value, row)
 
     def _encoder(self, rows: ReplicatedRows, *, is_key: bool) -> tuple[Encode, str]:
         """Return an encoder, and the digest of its format and columns."""
@@ -272,20 +247,16 @@ class UpsertTopicWriter:
                 f"{self._to!r}: the row {row!r:.200} does not have the format: {type(error).__name__}: {error}"
             ) from error
 
-    def _transaction(
-        self, records: Iterator[tuple[bytes, bytes | None]], encoders: _Encoders, token: str, batch: int
-    ) -> None:
-        known = encoders.rows.are_types_known
+    def _transaction(self, records: Iterator[tuple[bytes, bytes | None]], token: str, batch: int) -> None:
         assert self._partitions is not None
-        mark = _Mark(self._table, token, *(encoders.shapes if known else ("", "")), self._partitions)
-        self._commit(records, mark, batch)
+        self._commit(records, _Mark(self._table, token, *self._shapes, self._partitions), batch)
 
     def _commit(self, records: Any, mark: _Mark, batch: int) -> None:
         headers: Headers = [(_TABLE, self._table.encode()), (_BATCH, str(batch).encode())]
         # The offset of the group only shows the batch; the token decides.
         number = max(batch + 1, 0)
         self._writer.write(records, Mark(number, msgspec.json.encode(mark).decode()), headers)
-        self._mark, self._last = mark, number
+        self._mark = mark
 
     def _read(self) -> dict[bytes, int]:
         """Return the digests of the values in the topic by key.
@@ -315,15 +286,5 @@ class UpsertTopicWriter:
 
     def _check_owner(self, table: str | None) -> None:
         if table != self._table:
-            self.close()
             whose = "records that keyed has not written" if table is None else f"the table {table!r}"
             raise SinkError(f"{self._to!r}: the topic has {whose}, and not {self._table!r}; give another topic")
-
-
-def _upserts(changes: Iterator[Change], removed: list[Any]) -> Iterator[Any]:
-    """Yield the entries that were not removed, and collect the others."""
-    for entry, is_removed in changes:
-        if is_removed:
-            removed.append(entry)
-        else:
-            yield entry

@@ -457,7 +457,7 @@ def sink_lines() -> list[str]:
         "[any sink of Spark's](../how-to/spark.md); that of Kafka writes at least once.",
         "",
         "State tables of a job on either are [replicated](../how-to/replicate-tables.md) to compacted Kafka topics and",
-        "to Delta tables, for every kind of state (`tests/keyed/tables/test_replication.py`, `test_delta_copies.py`).",
+        "to sinks (`tests/keyed/tables/test_replication.py`, `test_sink_copies.py`).",
         "",
     ]
 

@@ -40,7 +40,7 @@ from keyed.job.results import Progress, Restored, RunResult, log_restore, shown_
 from keyed.job.transforms import keeps_tables
 from keyed.recovery.cut import Cut, with_cut
 from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
-from keyed.recovery.outbox import OUTBOX, Outbox, encode_outbox, rows_for, waiting, without
+from keyed.recovery.outbox import OUTBOX, Outbox, encode_outbox, waiting, without
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
@@ -331,7 +331,7 @@ class LocalQuery(Shown):
         for bound in self._outputs:
             self._writers[bound] = bound.sink.open(owner, bound.output.schema)
         outbox = waiting(commits, f"checkpoint {self._checkpoint}") or Outbox(-1, {})
-        for name in without(outbox, self._writers.values()):
+        for name in without(outbox, {writer.id for writer in self._writers.values()}):
             raise SinkError(
                 f"{name} may lack rows of batch {outbox.batch}: the run that committed the batch ended before it had "
                 "written them, and this run has no such sink. Run the job once more with that sink, which writes them "
@@ -339,7 +339,7 @@ class LocalQuery(Shown):
             )
         for bound in claim_order(self._writers):
             writer, schema = self._writers[bound], bound.output.schema
-            rows = rows_for(outbox, writer)
+            rows = outbox.records.get(writer.id, [])
             writer.claim(outbox.batch if rows else None)
             if rows:
                 writer.write(rows, outbox.batch)

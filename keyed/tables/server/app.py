@@ -665,7 +665,7 @@ class _Server:
             message = f"{self.watch.streams} streams are open, and a token may have {slots.share()}; try again later"
             raise Refused(503, "Busy", message)
 
-    def _stream(self, request: Request, events: Events[Any]) -> EventStream:
+    def _stream(self, request: Request, events: Events) -> EventStream:
         # Others may have been opened while this one was prepared.
         self._check_streams()
         return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import attrs
 import msgspec
@@ -109,27 +109,6 @@ class Watch:
             if is_new or self._tables.status in _ENDED:
                 async with self._changed:
                     self._changed.notify_all()
-
-
-_Taken = TypeVar("_Taken", bound=Sized)
-
-
-class Events(Protocol[_Taken]):
-    """Events of a stream."""
-
-    @property
-    def resets(self) -> int:
-        """Number of times that the reader got the whole state again."""
-
-    @property
-    def end(self) -> bytes | None:
-        """The last event, once no other one comes before it."""
-
-    def take(self) -> _Taken:
-        """Read what comes next, in a thread; nothing if there is nothing until the next batch."""
-
-    async def encoded(self, taken: _Taken) -> bytes:
-        """Return the events of what was read; these are not nothing."""
 
 
 class _ReadyEvents:
@@ -269,6 +248,10 @@ class PushEvents:
         return b"".join((*events, b"id: %b\n\n" % taken[-1].token.encode()))
 
 
+Events = ChangeEvents | BatchEvents | PushEvents
+"""The events of a stream."""
+
+
 class EventStream:
     """A response that lasts until the reader disconnects.
 
@@ -282,7 +265,7 @@ class EventStream:
     status_code = 200
 
     def __init__(
-        self, events: Events[Any], watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
+        self, events: Events, watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
     ) -> None:
         self._events = events
         self._watch = watch
@@ -318,7 +301,7 @@ class EventStream:
             try:
                 before = self._watch.batch
                 async with self._watch.reading.acquired():
-                    taken = await asyncio.to_thread(self._events.take)
+                    taken: Any = await asyncio.to_thread(self._events.take)
                 events = await self._events.encoded(taken) if taken else b""
             except Exception as error:  # noqa: BLE001 - the reader gets it
                 # The error that ended following was logged at that time.

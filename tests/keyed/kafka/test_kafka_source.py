@@ -195,9 +195,8 @@ def test_records_come_in_the_order_of_their_timestamps(kafka, pair):
     producer = Producer({"bootstrap.servers": kafka})
     now = time.time_ns() // 1_000_000
     times = {(pair[0], 0): [10, 40, 20], (pair[0], 1): [30, 60], (pair[1], 0): [50, 70]}
-    for (topic, partition), each in times.items():
-        for offset in each:
-            producer.produce(topic, b"0", b"a", partition=partition, timestamp=now + offset)
+    for (topic, partition), offset in [(place, each) for place, offsets in times.items() for each in offsets]:
+        producer.produce(topic, b"0", b"a", partition=partition, timestamp=now + offset)
     assert producer.flush(60) == 0
     rows = source(kafka, pair, decode=lambda record: record.timestamp - now, order="timestamp")
     assert [each for each in rows if each is not keyed.PAUSE] == [10, 30, 40, 20, 50, 60, 70]

@@ -61,9 +61,8 @@ def test_the_batches_are_read_again_from_the_topic(kafka, topic, job, log, tmp_p
         done = replay(changelog, Sales(), WithoutSevens(), source, key="shop", timestamp="time", first=first)
         assert done.lines == DIFFERS
         assert done.rows == 9 if first == 0 else 0 < done.rows < 9
-    other = topics.created(kafka, 2)
     with pytest.raises(CheckpointError, match="give the source that it has read"):
-        replay(changelog, Sales(), Sales(), topic_of(kafka, other), key="shop", timestamp="time")
+        replay(changelog, Sales(), Sales(), topic_of(kafka, topics.created(kafka, 2)), key="shop", timestamp="time")
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import attrs
@@ -127,20 +127,6 @@ def _is_shared(session: SparkSession, path: str) -> bool:
             for each in [] if shared else made:
                 each.rmdir()
     return shared
-
-
-class _Files(Protocol):
-    """A file system. Each method raises an `OSError`, of which `FileNotFoundError` says that there is no such file."""
-
-    def read(self, path: str) -> bytes: ...
-
-    def names(self, folder: str) -> list[str]: ...
-
-    def replace(self, path: str, data: bytes) -> None: ...
-
-    def delete(self, path: str) -> None: ...
-
-    def location(self, path: str) -> str: ...
 
 
 class _LocalFiles:
@@ -318,7 +304,7 @@ class CheckpointFolder:
     """
 
     path: str
-    _files: _Files
+    _files: _LocalFiles | _SparkFiles | _ReadFiles
     _root: str
 
     def read(self, name: str) -> bytes | None:

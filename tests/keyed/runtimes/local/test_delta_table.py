@@ -70,12 +70,12 @@ def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, ca
     one, two = writer(tmp_path, "one", mode), writer(tmp_path, "two", mode)
     commit = DeltaWriter._commit
 
-    def overtaken(self, rows, batch):
+    def overtaken(self, rows, batch, note):
         if self is one and not two_has(batch):
             two.write(two.records(rows), batch)
             if batch == 1:
                 two.prepare(pa.schema([*COLUMNS, pa.field("more", pa.int64())]))
-        commit(self, rows, batch)
+        commit(self, rows, batch, note)
 
     def two_has(batch):
         return (two._last_batch("two") or -1) >= batch

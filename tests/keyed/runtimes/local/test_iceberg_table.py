@@ -101,10 +101,10 @@ def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, mo
     one, two = writer(tmp_path, "one", mode), writer(tmp_path, "two", mode)
     commit = IcebergWriter._commit
 
-    def overtaken(self, rows, batch):
+    def overtaken(self, rows, batch, note):
         if self is one and (two._last_batch("two") or -1) < batch:
             two.write(two.records(rows), batch)
-        commit(self, rows, batch)
+        commit(self, rows, batch, note)
 
     monkeypatch.setattr(IcebergWriter, "_commit", overtaken)
     for batch in range(1, 3):
