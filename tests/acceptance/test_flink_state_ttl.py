@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from keyed import (
-    MAX_TIMESTAMP,
-    AggregatingState,
-    ListState,
-    MapState,
-    ReducingState,
-    StateTtl,
-    StateVisibility,
-    UpdateType,
-    ValueState,
-)
+import keyed
 from keyed.errors import DefinitionError, StateSchemaChanged
 from tests.acceptance.support import (
     EVENT,
@@ -36,8 +26,8 @@ from tests.acceptance.support import (
 )
 
 TTL = 100
-WRITE, READ = UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE
-EXACT, RELAXED = StateVisibility.NEVER_RETURN_EXPIRED, StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+WRITE, READ = keyed.UpdateType.ON_CREATE_AND_WRITE, keyed.UpdateType.ON_READ_AND_WRITE
+EXACT, RELAXED = keyed.StateVisibility.NEVER_RETURN_EXPIRED, keyed.StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
 
 class LongSum:
@@ -68,7 +58,7 @@ class Values:
     gets: tuple[Any, ...] = updates
 
     def declare(self, ttl):
-        return ValueState(str, ttl=ttl)
+        return keyed.ValueState(str, ttl=ttl)
 
     def update(self, state, value):
         state.update(value)
@@ -83,7 +73,7 @@ class Lists(Values):
     gets: tuple[Any, ...] = updates
 
     def declare(self, ttl):
-        return ListState(int, ttl=ttl)
+        return keyed.ListState(int, ttl=ttl)
 
     def update(self, state, value):
         state.add_all(value)
@@ -97,7 +87,7 @@ class Texts(Lists):
     gets: tuple[Any, ...] = updates
 
     def declare(self, ttl):
-        return ListState(str, ttl=ttl)
+        return keyed.ListState(str, ttl=ttl)
 
 
 class Maps(Values):
@@ -112,7 +102,7 @@ class Maps(Values):
     gets: tuple[Any, ...] = updates
 
     def declare(self, ttl):
-        return MapState(int, str, ttl=ttl)
+        return keyed.MapState(int, str, ttl=ttl)
 
     def update(self, state, value):
         state.put_all(value)
@@ -125,7 +115,7 @@ class Elements(Values):
     """TtlMapStatePerElementTestContext."""
 
     def declare(self, ttl):
-        return MapState(int, str, ttl=ttl)
+        return keyed.MapState(int, str, ttl=ttl)
 
     def update(self, state, value):
         state.put(9, value)
@@ -152,7 +142,7 @@ class Sums(Values):
     gets: tuple[Any, ...] = (5, 12, 6)
 
     def declare(self, ttl):
-        return ReducingState(add, int, ttl=ttl)
+        return keyed.ReducingState(add, int, ttl=ttl)
 
     def update(self, state, value):
         state.add(value)
@@ -167,7 +157,7 @@ class Aggregates(Sums):
     gets: tuple[Any, ...] = ("8", "15", "9")
 
     def declare(self, ttl):
-        return AggregatingState(LongSum(), int, ttl=ttl)
+        return keyed.AggregatingState(LongSum(), int, ttl=ttl)
 
 
 CONTEXTS = (Values, Lists, Texts, Maps, Elements, NullElements, Sums, Aggregates)
@@ -180,7 +170,7 @@ class Ttl:
     def __init__(self, context, domain, update=WRITE, visibility=EXACT, ttl=TTL, store="memory"):
         self.context = context()
         self.domain = domain
-        config = StateTtl(ttl, time_domain=domain, update=update, visibility=visibility)
+        config = keyed.StateTtl(ttl, time_domain=domain, update=update, visibility=visibility)
         self.function = type("WithTtl", (Told,), {"state": self.context.declare(config)})()
         self.store = store
         self.harness = Harness(self.function, store=store)
@@ -348,7 +338,7 @@ def test_relaxed_expiration_on_read(context, domain):
 
 @every_context
 @both_domains
-@pytest.mark.parametrize("ttl_ms", [MAX_TIMESTAMP, MAX_TIMESTAMP - 5, MAX_TIMESTAMP // 2])
+@pytest.mark.parametrize("ttl_ms", [keyed.MAX_TIMESTAMP, keyed.MAX_TIMESTAMP - 5, keyed.MAX_TIMESTAMP // 2])
 def test_expiration_timestamp_overflow(context, domain, ttl_ms):
     """TtlStateTestBase.testExpirationTimestampOverflow: last update + ttl is no more than Long.MAX_VALUE.
 
@@ -360,12 +350,12 @@ def test_expiration_timestamp_overflow(context, domain, ttl_ms):
     ttl.restore()
     ttl.time(50)
     assert ttl.get() == ttl.gets(0)
-    ttl.time(MAX_TIMESTAMP - 2)
-    if ttl_ms > MAX_TIMESTAMP // 2:
+    ttl.time(keyed.MAX_TIMESTAMP - 2)
+    if ttl_ms > keyed.MAX_TIMESTAMP // 2:
         assert ttl.get() == ttl.gets(0)
     ttl.update(1, key="late")
     assert ttl.get(key="late") == ttl.context.gets[1] if context not in (Sums, Aggregates) else True
-    ttl.time(MAX_TIMESTAMP)
+    ttl.time(keyed.MAX_TIMESTAMP)
     assert ttl.harness.state_entries() == 0
 
 
@@ -489,9 +479,9 @@ def test_removing_and_writing_what_is_expired():
     """TtlMapState.remove and TtlValueState.update of an expired entry, before it was cleaned up."""
 
     class Both(Told):
-        table = MapState(int, str, ttl=StateTtl(TTL))
-        total = ReducingState(add, int, ttl=StateTtl(TTL))
-        relaxed = ReducingState(add, int, ttl=StateTtl(TTL, visibility=RELAXED))
+        table = keyed.MapState(int, str, ttl=keyed.StateTtl(TTL))
+        total = keyed.ReducingState(add, int, ttl=keyed.StateTtl(TTL))
+        relaxed = keyed.ReducingState(add, int, ttl=keyed.StateTtl(TTL, visibility=RELAXED))
 
     def timer(f, ctx, timestamp):
         f.table.remove(1)
@@ -527,17 +517,17 @@ def test_an_update_in_event_time_is_stamped_by_its_element():
         assert ttl.harness.state_entries() == left
 
 
-@pytest.mark.parametrize("kind", [ValueState, ListState])
+@pytest.mark.parametrize("kind", [keyed.ValueState, keyed.ListState])
 def test_the_domains_do_not_touch_each_other(kind):
     """Two states of one key on two clocks."""
 
     class Both(Told):
-        slow = kind(int, ttl=StateTtl(TTL, time_domain=EVENT))
-        fast = kind(int, ttl=StateTtl(TTL, time_domain=PROCESSING))
+        slow = kind(int, ttl=keyed.StateTtl(TTL, time_domain=EVENT))
+        fast = kind(int, ttl=keyed.StateTtl(TTL, time_domain=PROCESSING))
 
     def write(f, _):
         for state in (f.slow, f.fast):
-            state.update(1 if kind is ValueState else [1])
+            state.update(1 if kind is keyed.ValueState else [1])
 
     harness = Harness(Both())
     harness.advance_watermark(0)
@@ -570,17 +560,19 @@ def test_clearing_and_writing_again():
 def test_durations_that_are_none(duration):
     """StateTtlConfig.Builder: TTL is expected to be positive."""
     with pytest.raises(DefinitionError):
-        StateTtl(duration)
+        keyed.StateTtl(duration)
 
 
 def test_durations():
     """StateTtlConfig.newBuilder(Duration); the default configuration is Flink's."""
-    ttl = StateTtl(timedelta(hours=1))
-    assert ttl.milliseconds == StateTtl(hours=1).milliseconds == StateTtl(3_600_000).milliseconds == 3_600_000
+    ttl = keyed.StateTtl(timedelta(hours=1))
+    assert (
+        ttl.milliseconds == keyed.StateTtl(hours=1).milliseconds == keyed.StateTtl(3_600_000).milliseconds == 3_600_000
+    )
     assert (ttl.update, ttl.visibility, ttl.time_domain) == (WRITE, EXACT, PROCESSING)
     with pytest.raises(DefinitionError):
-        StateTtl(1, seconds=1)
-    assert StateTtl(milliseconds=2**63 - 1).milliseconds == StateTtl(2**63 - 1).milliseconds == 2**63 - 1
+        keyed.StateTtl(1, seconds=1)
+    assert keyed.StateTtl(milliseconds=2**63 - 1).milliseconds == keyed.StateTtl(2**63 - 1).milliseconds == 2**63 - 1
     for units in (
         {"milliseconds": 2**63},
         {"days": 1e12},
@@ -588,7 +580,7 @@ def test_durations():
         {"seconds": 1, "milliseconds": 2**62},
     ):
         with pytest.raises(DefinitionError, match="StateTtl"):
-            StateTtl(**units)
+            keyed.StateTtl(**units)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 5), (5, None), (5, "event")])
@@ -596,8 +588,8 @@ def test_restore_ttl_and_register_without(before, after):
     """TtlStateTestBase.testRestoreTtlAndRegisterNonTtlStateCompatFailure; another length is no failure."""
 
     def function(ttl):
-        config = StateTtl(5, time_domain=EVENT) if ttl == "event" else StateTtl(ttl) if ttl else None
-        return type("F", (Told,), {"state": ValueState(int, ttl=config)})()
+        config = keyed.StateTtl(5, time_domain=EVENT) if ttl == "event" else keyed.StateTtl(ttl) if ttl else None
+        return type("F", (Told,), {"state": keyed.ValueState(int, ttl=config)})()
 
     harness = Harness(function(before))
     harness.call(lambda f, _: f.state.update(1))

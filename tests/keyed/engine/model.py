@@ -10,33 +10,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from keyed import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    AggregatingState,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    StateTtl,
-    StateVisibility,
-    TimeDomain,
-    UpdateType,
-    ValueState,
-)
+import keyed
 from keyed.codec.keys import encode_key
 
-EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+EVENT, PROCESSING = keyed.TimeDomain.EVENT_TIME, keyed.TimeDomain.PROCESSING_TIME
 #: How many timers of a key run their script after an element; those after them only report that they fired.
 FUEL = 4
 DEFAULT = 7
 
-TTLS: list[StateTtl | None] = [
+TTLS: list[keyed.StateTtl | None] = [
     None,
     *(
-        StateTtl(milliseconds=6 + index, time_domain=domain, update=update, visibility=visibility)
+        keyed.StateTtl(milliseconds=6 + index, time_domain=domain, update=update, visibility=visibility)
         for index, (domain, update, visibility) in enumerate(
-            (d, u, v) for d in TimeDomain for u in UpdateType for v in StateVisibility
+            (d, u, v) for d in keyed.TimeDomain for u in keyed.UpdateType for v in keyed.StateVisibility
         )
     ),
 ]
@@ -72,14 +59,14 @@ def declare(name: str) -> Any:
     """The declaration of one of `STATES`."""
     kind, ttl = STATES[name]
     if kind == "value":
-        return ValueState(int, default=DEFAULT, name=name, ttl=ttl)
+        return keyed.ValueState(int, default=DEFAULT, name=name, ttl=ttl)
     if kind == "list":
-        return ListState(int, name=name, ttl=ttl)
+        return keyed.ListState(int, name=name, ttl=ttl)
     if kind == "map":
-        return MapState(str, int | None, name=name, ttl=ttl)
+        return keyed.MapState(str, int | None, name=name, ttl=ttl)
     if kind == "reducing":
-        return ReducingState(add, int, name=name, ttl=ttl)
-    return AggregatingState(SPAN, list[int], name=name, ttl=ttl)
+        return keyed.ReducingState(add, int, name=name, ttl=ttl)
+    return keyed.AggregatingState(SPAN, list[int], name=name, ttl=ttl)
 
 
 def interpret(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
@@ -148,7 +135,7 @@ def on_timer(states: Any, ctx: Any, timestamp: int, scripts: list[list[Any]]) ->
         yield from interpret(states, ctx, scripts[timestamp % len(scripts)])
 
 
-class Program(KeyedProcessFunction):
+class Program(keyed.KeyedProcessFunction):
     """Elements are (key, operations)."""
 
     def __init__(self, scripts: list[list[Any]]) -> None:
@@ -187,11 +174,11 @@ class ModelState:
 
     def due(self) -> int:
         if self.ttl is None:
-            return MAX_TIMESTAMP
+            return keyed.MAX_TIMESTAMP
         clock = self.clock()
         if self.ttl.time_domain is EVENT and self.model.event_timestamp is not None:
             clock = max(clock, self.model.event_timestamp)
-        return min(clock + self.ttl.milliseconds, MAX_TIMESTAMP)
+        return min(clock + self.ttl.milliseconds, keyed.MAX_TIMESTAMP)
 
     def read(self, slot: Any) -> Any:
         """The (value,) at a slot, or None if it is not there or hidden."""
@@ -200,9 +187,9 @@ class ModelState:
             return None
         if self.ttl is not None:
             expired = item[1] <= self.clock()
-            if expired and self.ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED:
+            if expired and self.ttl.visibility is keyed.StateVisibility.NEVER_RETURN_EXPIRED:
                 return None
-            if not expired and self.ttl.update is UpdateType.ON_READ_AND_WRITE:
+            if not expired and self.ttl.update is keyed.UpdateType.ON_READ_AND_WRITE:
                 item[1] = self.due()
         return (item[0],)
 
@@ -300,7 +287,7 @@ class ModelState:
 class _Listed:
     """A timer in a list."""
 
-    def __init__(self, timestamp: int, domain: TimeDomain, name: Any, key: Any) -> None:
+    def __init__(self, timestamp: int, domain: keyed.TimeDomain, name: Any, key: Any) -> None:
         self.timestamp, self.domain, self.name, self.key = timestamp, domain, name, key
 
 
@@ -311,8 +298,8 @@ class Model:
         self.scripts = scripts
         self.entries: dict[tuple[str, bytes, Any], dict[Any, list[Any]]] = {}
         # (domain, key, encoded name or b"" with the time) -> (time, name)
-        self.timers: dict[tuple[TimeDomain, Any, Any], tuple[int, Any]] = {}
-        self.watermark = MIN_TIMESTAMP
+        self.timers: dict[tuple[keyed.TimeDomain, Any, Any], tuple[int, Any]] = {}
+        self.watermark = keyed.MIN_TIMESTAMP
         self.processing_time = 0
         self.timer_clock: int | None = None
         self.closed = False
@@ -320,7 +307,7 @@ class Model:
         self.key: Any = None
         self.event_timestamp: int | None = None
         self._timestamp: int | None = None
-        self._domain: TimeDomain | None = None
+        self._domain: keyed.TimeDomain | None = None
         self._name: Any = None
         self.output: list[tuple[Any, int | None, Any]] = []
         self.side: list[tuple[Any, int | None, Any]] = []
@@ -353,11 +340,11 @@ class Model:
         self._expire()
 
     def end_of_input(self) -> None:
-        self._advance(MAX_TIMESTAMP)
+        self._advance(keyed.MAX_TIMESTAMP)
         self.closed = True
-        self._fire(PROCESSING, MAX_TIMESTAMP)
-        self.timer_clock = MAX_TIMESTAMP
-        self._fire(EVENT, MAX_TIMESTAMP)
+        self._fire(PROCESSING, keyed.MAX_TIMESTAMP)
+        self.timer_clock = keyed.MAX_TIMESTAMP
+        self._fire(EVENT, keyed.MAX_TIMESTAMP)
         self.timer_clock = None
         self._expire()
 
@@ -368,7 +355,7 @@ class Model:
             self._fire(EVENT, timestamp)
             self.timer_clock = None
 
-    def _fire(self, domain: TimeDomain, up_to: int) -> None:
+    def _fire(self, domain: keyed.TimeDomain, up_to: int) -> None:
         while True:
             due = [
                 (time, encode_key(key), b"" if name is None else encode_key(name), slot)
@@ -395,7 +382,7 @@ class Model:
         key: Any,
         timestamp: int | None,
         event: int | None,
-        domain: TimeDomain | None,
+        domain: keyed.TimeDomain | None,
         name: Any,
         run: Callable[[], Iterator[Any]],
     ) -> None:
@@ -403,7 +390,7 @@ class Model:
         for value in run():
             self.output.append((value, event, key))
 
-    def clock(self, domain: TimeDomain) -> int:
+    def clock(self, domain: keyed.TimeDomain) -> int:
         if domain is PROCESSING:
             return self.processing_time
         return self.watermark if self.timer_clock is None else self.timer_clock
@@ -437,7 +424,7 @@ class Model:
     def is_late(self) -> bool:
         return self._timestamp is not None and self._timestamp <= self.watermark
 
-    def time_domain(self) -> TimeDomain:
+    def time_domain(self) -> keyed.TimeDomain:
         assert self._domain is not None
         return self._domain
 
@@ -470,11 +457,11 @@ class Model:
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self.timers.pop((PROCESSING, self.key, timestamp), None)
 
-    def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = EVENT) -> None:
+    def set_timer(self, name: Any, timestamp: int, domain: keyed.TimeDomain = EVENT) -> None:
         if domain is EVENT or not self.closed:
             self.timers[domain, self.key, ("named", encode_key(name))] = (timestamp, name)
 
-    def cancel_timer(self, name: Any, domain: TimeDomain = EVENT) -> None:
+    def cancel_timer(self, name: Any, domain: keyed.TimeDomain = EVENT) -> None:
         self.timers.pop((domain, self.key, ("named", encode_key(name))), None)
 
     def list_timers(self) -> list[_Listed]:

@@ -7,30 +7,19 @@ from functools import partial
 import pytest
 
 import keyed
-from keyed import (
-    AggregateFunction,
-    AggregatingState,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    StateTtl,
-    TimeDomain,
-    UpdateType,
-    ValueState,
-    VersionedState,
-)
 from tests.keyed.engine.groups import Group
 from tests.support.steps import steps
 
 ROWS = 100
 LATER = 10**9
 
-TTL = StateTtl(milliseconds=LATER, time_domain=TimeDomain.EVENT_TIME, update=UpdateType.ON_READ_AND_WRITE)
-BRIEF = StateTtl(milliseconds=1, time_domain=TimeDomain.EVENT_TIME)
+TTL = keyed.StateTtl(
+    milliseconds=LATER, time_domain=keyed.TimeDomain.EVENT_TIME, update=keyed.UpdateType.ON_READ_AND_WRITE
+)
+BRIEF = keyed.StateTtl(milliseconds=1, time_domain=keyed.TimeDomain.EVENT_TIME)
 
 
-class Total(AggregateFunction):
+class Total(keyed.AggregateFunction):
     def create_accumulator(self):
         return 0
 
@@ -44,21 +33,21 @@ class Total(AggregateFunction):
         return a + b
 
 
-class Calls(KeyedProcessFunction):
+class Calls(keyed.KeyedProcessFunction):
     """Runs one operation at each row."""
 
-    value = ValueState(int, default=0)
-    timed_value = ValueState(int, default=0, ttl=TTL)
-    sum = ReducingState(lambda a, b: a + b, int)
-    total = AggregatingState(Total(), int)
-    list = ListState(int)
-    copied_list = ListState(dict)
-    timed_list = ListState(int, ttl=TTL)
-    brief_list = ListState(int, ttl=BRIEF)
-    map = MapState(int, int)
-    timed_map = MapState(int, int, ttl=TTL)
-    brief_map = MapState(int, int, ttl=BRIEF)
-    versions = VersionedState(int, history=LATER)
+    value = keyed.ValueState(int, default=0)
+    timed_value = keyed.ValueState(int, default=0, ttl=TTL)
+    sum = keyed.ReducingState(lambda a, b: a + b, int)
+    total = keyed.AggregatingState(Total(), int)
+    list = keyed.ListState(int)
+    copied_list = keyed.ListState(dict)
+    timed_list = keyed.ListState(int, ttl=TTL)
+    brief_list = keyed.ListState(int, ttl=BRIEF)
+    map = keyed.MapState(int, int)
+    timed_map = keyed.MapState(int, int, ttl=TTL)
+    brief_map = keyed.MapState(int, int, ttl=BRIEF)
+    versions = keyed.VersionedState(int, history=LATER)
 
     def process_element(self, value, ctx):
         _, operation, number = value
@@ -162,7 +151,7 @@ def timers(f, i, ctx):
     service.set_timer(i, LATER + i)
     service.set_timer("moved", LATER + i)
     service.cancel_timer(i - 1)
-    service.set_timer(i, 0, TimeDomain.PROCESSING_TIME)
+    service.set_timer(i, 0, keyed.TimeDomain.PROCESSING_TIME)
 
 
 def listed_timers(f, i, ctx):

@@ -11,15 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyed import (
-    AggregateFunction,
-    AggregatingState,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
+import keyed
 from keyed.engine.group_log import UnreadLog
 from keyed.errors import KeyedError
 from tests.keyed.engine.groups import Group
@@ -40,7 +32,7 @@ class Number(enum.IntEnum):
     ONE = 1
 
 
-class Gather(AggregateFunction[Any, Any, Any]):
+class Gather(keyed.AggregateFunction[Any, Any, Any]):
     """Accumulators that are changed in place."""
 
     def create_accumulator(self) -> Any:
@@ -66,13 +58,13 @@ VALUES = [
 ]
 
 
-def function_of(type_: Any) -> KeyedProcessFunction:
-    class Keeps(KeyedProcessFunction):
-        value = ValueState(type_)
-        map = MapState(int, type_)
-        elements = ListState(type_)
-        reduced = ReducingState(lambda _, b: b, type_)
-        gathered = AggregatingState(Gather(), list[type_])
+def function_of(type_: Any) -> keyed.KeyedProcessFunction:
+    class Keeps(keyed.KeyedProcessFunction):
+        value = keyed.ValueState(type_)
+        map = keyed.MapState(int, type_)
+        elements = keyed.ListState(type_)
+        reduced = keyed.ReducingState(lambda _, b: b, type_)
+        gathered = keyed.AggregatingState(Gather(), list[type_])
 
         def process_element(self, value: Any, ctx: Any) -> Any:
             _, state, item = value
@@ -117,12 +109,12 @@ def test_what_stays_is_what_would_have_been_read_back(type_: Any, puts: list[Any
     assert outcome(UnreadGroup(function_of(type_))) == outcome(Group(function_of(type_)))
 
 
-class Leaves(KeyedProcessFunction):
+class Leaves(keyed.KeyedProcessFunction):
     """Elements are (key, round): all that can be set for a key, and taken back in the round after."""
 
-    value = ValueState(int)
-    map = MapState(int, int)
-    elements = ListState(int)
+    value = keyed.ValueState(int)
+    map = keyed.MapState(int, int)
+    elements = keyed.ListState(int)
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         key, is_last = value

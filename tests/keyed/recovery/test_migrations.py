@@ -9,23 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import (
-    AggregatingState,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    RestorePoint,
-    StateMigration,
-    StateTtl,
-    TimeDomain,
-    ValueState,
-    VersionedState,
-)
+import keyed
 from keyed.errors import DefinitionError, StateSchemaChanged
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 
-TTL = StateTtl(milliseconds=1_000, time_domain=TimeDomain.EVENT_TIME)
+TTL = keyed.StateTtl(milliseconds=1_000, time_domain=keyed.TimeDomain.EVENT_TIME)
 
 
 @attrs.frozen
@@ -56,15 +45,15 @@ class Largest:
         return self.add(a, b)
 
 
-class Before(KeyedProcessFunction):
+class Before(keyed.KeyedProcessFunction):
     """Orders (key, amount) kept in all ways."""
 
-    last = ValueState(Order)
-    orders = ListState(Order, ttl=TTL)
-    by_amount = MapState(int, Order | None)
-    plain = MapState(int, Order, ttl=TTL)
-    largest = AggregatingState(Largest(), Order)
-    versions = VersionedState(Order, history=2_000)
+    last = keyed.ValueState(Order)
+    orders = keyed.ListState(Order, ttl=TTL)
+    by_amount = keyed.MapState(int, Order | None)
+    plain = keyed.MapState(int, Order, ttl=TTL)
+    largest = keyed.AggregatingState(Largest(), Order)
+    versions = keyed.VersionedState(Order, history=2_000)
 
     def process_element(self, value, ctx):
         order = Order(value[1])
@@ -82,16 +71,16 @@ class Before(KeyedProcessFunction):
         return ()
 
 
-class After(KeyedProcessFunction):
+class After(keyed.KeyedProcessFunction):
     """The same, with a renamed state and a class with more fields. Shows all that it has."""
 
-    latest = ValueState(Priced)
-    orders = ListState(Priced, ttl=TTL)
-    by_amount = MapState(int, Order | None)
-    plain = MapState(int, Priced, ttl=TTL)
-    largest = AggregatingState(Largest(), Order)
-    versions = VersionedState(Priced, history=3_000)
-    added = ValueState(int)
+    latest = keyed.ValueState(Priced)
+    orders = keyed.ListState(Priced, ttl=TTL)
+    by_amount = keyed.MapState(int, Order | None)
+    plain = keyed.MapState(int, Priced, ttl=TTL)
+    largest = keyed.AggregatingState(Largest(), Order)
+    versions = keyed.VersionedState(Priced, history=3_000)
+    added = keyed.ValueState(int)
 
     def process_element(self, value, ctx):
         return ()
@@ -108,7 +97,7 @@ class After(KeyedProcessFunction):
 
 
 FIELDS = {"currency": "EUR", "note": None}
-MIGRATION = StateMigration(
+MIGRATION = keyed.StateMigration(
     renamed={"last": "latest"}, added={"latest": FIELDS, "orders": FIELDS, "plain": FIELDS, "versions": FIELDS}
 )
 
@@ -130,7 +119,7 @@ def log():
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_a_state_is_renamed_and_fields_are_added(log, parallelism):
     new = MemoryChangelog()
-    point = RestorePoint(log, migrate=MIGRATION)
+    point = keyed.RestorePoint(log, migrate=MIGRATION)
     with KeyedTestHarness(After(), key=of_key, parallelism=parallelism, changelog=new, restore_from=point) as harness:
         harness.advance_watermark(500)
         three, five = Priced(3, "EUR", None), Priced(5, "EUR", None)
@@ -148,7 +137,7 @@ def test_without_the_migration_it_is_refused_and_both_are_printed(log):
         StateSchemaChanged, match=r"(?s)the state 'last' .*no longer declared.*stored: .*declared: nothing"
     ):
         KeyedTestHarness(After(), key=of_key, restore_from=log)
-    renamed = RestorePoint(log, migrate=StateMigration(renamed={"last": "latest"}))
+    renamed = keyed.RestorePoint(log, migrate=keyed.StateMigration(renamed={"last": "latest"}))
     match = r"(?s)stored: +value state 'latest' of Order\(amount: int\).*declared: .*Priced\(amount: int, currency: str"
     with pytest.raises(StateSchemaChanged, match=match):
         KeyedTestHarness(After(), key=of_key, restore_from=renamed)
@@ -157,39 +146,39 @@ def test_without_the_migration_it_is_refused_and_both_are_printed(log):
 @pytest.mark.parametrize(
     ("migrate", "match"),
     [
-        (StateMigration(renamed={"last": "orders"}), "two states would be named 'orders'"),
-        (StateMigration(added={"last": {"amount": 1}}), "the field amount exists already"),
-        (StateMigration(added={"by_amount": {"x": 1}}), "values of a class"),
-        (StateMigration(added={"last": {"x": object()}}), "the field x cannot be given <object"),
-        (StateMigration(added={"last": {"x": []}}), "the field x cannot be given"),
+        (keyed.StateMigration(renamed={"last": "orders"}), "two states would be named 'orders'"),
+        (keyed.StateMigration(added={"last": {"amount": 1}}), "the field amount exists already"),
+        (keyed.StateMigration(added={"by_amount": {"x": 1}}), "values of a class"),
+        (keyed.StateMigration(added={"last": {"x": object()}}), "the field x cannot be given <object"),
+        (keyed.StateMigration(added={"last": {"x": []}}), "the field x cannot be given"),
     ],
 )
 def test_a_migration_that_does_not_fit_is_refused_with_what_is_stored(log, migrate, match):
     with pytest.raises(StateSchemaChanged, match=match) as caught:
-        KeyedTestHarness(After(), key=of_key, restore_from=RestorePoint(log, migrate=migrate))
+        KeyedTestHarness(After(), key=of_key, restore_from=keyed.RestorePoint(log, migrate=migrate))
     assert "  value state 'last' of Order(amount: int)" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("migrate", "match"),
     [
-        (StateMigration(renamed={"lost": "latest"}), "renamed=.*there is no state 'lost'"),
-        (StateMigration(added={"latest": {"x": 1}}), "added=.*there is no state 'latest'"),
-        (StateMigration(dropped=["lost"]), "dropped=.*there is no state 'lost'"),
-        (StateMigration(converted={"lost": float}), "converted=.*there is no state 'lost'"),
-        (StateMigration(dropped=["last"], converted={"last": float}), "converted=.*there is no state 'last'"),
+        (keyed.StateMigration(renamed={"lost": "latest"}), "renamed=.*there is no state 'lost'"),
+        (keyed.StateMigration(added={"latest": {"x": 1}}), "added=.*there is no state 'latest'"),
+        (keyed.StateMigration(dropped=["lost"]), "dropped=.*there is no state 'lost'"),
+        (keyed.StateMigration(converted={"lost": float}), "converted=.*there is no state 'lost'"),
+        (keyed.StateMigration(dropped=["last"], converted={"last": float}), "converted=.*there is no state 'last'"),
     ],
 )
 def test_a_name_that_nothing_is_stored_under_is_refused(log, migrate, match):
     with pytest.raises(DefinitionError, match=match) as caught:
-        KeyedTestHarness(After(), key=of_key, restore_from=RestorePoint(log, migrate=migrate))
+        KeyedTestHarness(After(), key=of_key, restore_from=keyed.RestorePoint(log, migrate=migrate))
     assert "  value state 'last' of Order(amount: int)" in str(caught.value)
 
 
 def test_names_may_be_exchanged():
-    class Two(KeyedProcessFunction):
-        one = ValueState(int)
-        other = ValueState(int)
+    class Two(keyed.KeyedProcessFunction):
+        one = keyed.ValueState(int)
+        other = keyed.ValueState(int)
 
         def process_element(self, value, ctx):
             yield self.one.value(), self.other.value()
@@ -198,7 +187,7 @@ def test_names_may_be_exchanged():
 
     log = MemoryChangelog()
     KeyedTestHarness(Two(), key=of_key, changelog=log).process("a", 1)
-    point = RestorePoint(log, migrate=StateMigration(renamed={"one": "other", "other": "one"}))
+    point = keyed.RestorePoint(log, migrate=keyed.StateMigration(renamed={"one": "other", "other": "one"}))
     harness = KeyedTestHarness(Two(), key=of_key, restore_from=point)
     harness.process("a", 1)
     assert [record.value for record in harness.take_output()] == [(2, 1)]
@@ -210,14 +199,14 @@ class Wide:
     currency: str = "EUR"
 
 
-class Summed(KeyedProcessFunction):
+class Summed(keyed.KeyedProcessFunction):
     """Keeps numbers in all ways."""
 
-    total = ValueState(int)
-    numbers = ListState(int, ttl=TTL)
-    by_number = MapState(int, int | None)
-    order = ValueState(Order)
-    last = MapState(str, int)
+    total = keyed.ValueState(int)
+    numbers = keyed.ListState(int, ttl=TTL)
+    by_number = keyed.MapState(int, int | None)
+    order = keyed.ValueState(Order)
+    last = keyed.MapState(str, int)
 
     def process_element(self, value, ctx):
         self.total.namespace("n").update(value[1])
@@ -239,11 +228,11 @@ def converted_from(number: int) -> MemoryChangelog:
     return log
 
 
-class Averaged(KeyedProcessFunction):
-    total = ValueState(float)
-    numbers = ListState(float, ttl=TTL)
-    by_number = MapState(int, float | None)
-    order = ValueState(Wide)
+class Averaged(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(float)
+    numbers = keyed.ListState(float, ttl=TTL)
+    by_number = keyed.MapState(int, float | None)
+    order = keyed.ValueState(Wide)
 
     def process_element(self, value, ctx):
         return ()
@@ -252,7 +241,7 @@ class Averaged(KeyedProcessFunction):
         yield self.total.namespace("n").value(), self.numbers.get(), dict(self.by_number.items()), self.order.value()
 
 
-CONVERTED = StateMigration(
+CONVERTED = keyed.StateMigration(
     dropped=["last"], converted={"total": float, "numbers": float, "by_number": float | None, "order": Wide}
 )
 
@@ -261,7 +250,7 @@ CONVERTED = StateMigration(
 @given(number=st.integers(-(2**53), 2**53))
 def test_states_are_dropped_and_values_are_converted(parallelism, number):
     log, new = converted_from(number), MemoryChangelog()
-    point = RestorePoint(log, migrate=CONVERTED)
+    point = keyed.RestorePoint(log, migrate=CONVERTED)
     with KeyedTestHarness(
         Averaged(), key=of_key, parallelism=parallelism, changelog=new, restore_from=point
     ) as harness:
@@ -282,26 +271,26 @@ def test_states_are_dropped_and_values_are_converted(parallelism, number):
 def test_a_value_that_would_change_is_refused_with_its_state_and_key():
     log = converted_from(2**53 + 1)
     with pytest.raises(StateSchemaChanged, match=r"value state 'total' of key '.', .*int as float.*would change"):
-        KeyedTestHarness(Averaged(), key=of_key, restore_from=RestorePoint(log, migrate=CONVERTED))
+        KeyedTestHarness(Averaged(), key=of_key, restore_from=keyed.RestorePoint(log, migrate=CONVERTED))
 
 
 @pytest.mark.parametrize(("number", "fits"), [(3.0, True), (0.5, False), (float("nan"), False)])
 def test_a_float_becomes_an_int_if_it_is_one(number, fits):
-    class Floats(KeyedProcessFunction):
-        total = ValueState(float)
+    class Floats(keyed.KeyedProcessFunction):
+        total = keyed.ValueState(float)
 
         def process_element(self, value, ctx):
             self.total.update(value[1])
 
-    class Ints(KeyedProcessFunction):
-        total = ValueState(int)
+    class Ints(keyed.KeyedProcessFunction):
+        total = keyed.ValueState(int)
 
         def process_element(self, value, ctx):
             yield self.total.value()
 
     log = MemoryChangelog()
     KeyedTestHarness(Floats(), key=of_key, changelog=log).process(("a", number), 1)
-    point = RestorePoint(log, migrate=StateMigration(converted={"total": int}))
+    point = keyed.RestorePoint(log, migrate=keyed.StateMigration(converted={"total": int}))
     if not fits:
         with pytest.raises(StateSchemaChanged, match=r"'total' of key 'a'.*float as int"):
             KeyedTestHarness(Ints(), key=of_key, restore_from=point)
@@ -314,13 +303,13 @@ def test_a_float_becomes_an_int_if_it_is_one(number, fits):
 @pytest.mark.parametrize(
     ("migrate", "match"),
     [
-        (StateMigration(converted={"total": str}), "int as str: only int and float are converted"),
-        (StateMigration(converted={"total": object}), "int as .*with and without a declared type"),
+        (keyed.StateMigration(converted={"total": str}), "int as str: only int and float are converted"),
+        (keyed.StateMigration(converted={"total": object}), "int as .*with and without a declared type"),
     ],
 )
 def test_a_conversion_that_does_not_fit_is_refused(migrate, match):
     with pytest.raises(StateSchemaChanged, match=match):
-        KeyedTestHarness(Averaged(), key=of_key, restore_from=RestorePoint(converted_from(1), migrate=migrate))
+        KeyedTestHarness(Averaged(), key=of_key, restore_from=keyed.RestorePoint(converted_from(1), migrate=migrate))
 
 
 @pytest.mark.parametrize(
@@ -329,19 +318,19 @@ def test_a_conversion_that_does_not_fit_is_refused(migrate, match):
 )
 def test_a_contradictory_migration_is_refused(options, match):
     with pytest.raises(DefinitionError, match=match):
-        StateMigration(**options)
+        keyed.StateMigration(**options)
 
 
 def test_the_likely_rename_is_named():
-    class Old(KeyedProcessFunction):
-        total = ValueState(int)
+    class Old(keyed.KeyedProcessFunction):
+        total = keyed.ValueState(int)
 
         def process_element(self, value, ctx):
             self.total.update(1)
 
     class New(Old):
         total = None  # type: ignore[assignment]
-        sum_ = ValueState(int)
+        sum_ = keyed.ValueState(int)
 
         def process_element(self, value, ctx):
             self.sum_.update(1)

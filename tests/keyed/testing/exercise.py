@@ -7,30 +7,20 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from keyed import (
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    StateTtl,
-    TimeDomain,
-    ValueState,
-    VersionedState,
-)
+import keyed
 from keyed.testing import Record, SecondRecord
 from keyed.vectorized import TableState, VectorizedFunction
 
 
-class Exercise(KeyedProcessFunction):
+class Exercise(keyed.KeyedProcessFunction):
     """Elements are (key, call, number)."""
 
-    total = ValueState(int, default=0)
-    elements = ListState(int)
-    names = MapState(str, int)
-    sums = ReducingState(lambda a, b: a + b, int)
-    past = VersionedState(int, history=50)
-    brief = MapState(int, int, ttl=StateTtl(milliseconds=20, time_domain=TimeDomain.EVENT_TIME))
+    total = keyed.ValueState(int, default=0)
+    elements = keyed.ListState(int)
+    names = keyed.MapState(str, int)
+    sums = keyed.ReducingState(lambda a, b: a + b, int)
+    past = keyed.VersionedState(int, history=50)
+    brief = keyed.MapState(int, int, ttl=keyed.StateTtl(milliseconds=20, time_domain=keyed.TimeDomain.EVENT_TIME))
 
     def process_element(self, value, ctx):
         key, call, number = value
@@ -54,7 +44,7 @@ class Exercise(KeyedProcessFunction):
         elif call == "event":
             timers.register_event_time_timer(time + number * 5)
         elif call == "named":
-            timers.set_timer("n", time + number * 7, TimeDomain.EVENT_TIME)
+            timers.set_timer("n", time + number * 7, keyed.TimeDomain.EVENT_TIME)
         elif call == "processing":
             timers.register_processing_time_timer(timers.current_processing_time() + number * 10 + 1)
         elif call == "window":
@@ -88,7 +78,9 @@ class Columns(VectorizedFunction):
     """Rows are (k, w, n): sums by key and window, last values by key, and windows that go with the watermark."""
 
     sums = TableState("k string, w bigint, n bigint", key=["k", "w"])
-    last = TableState("k string, n bigint", key="k", ttl=StateTtl(milliseconds=40, time_domain=TimeDomain.EVENT_TIME))
+    last = TableState(
+        "k string, n bigint", key="k", ttl=keyed.StateTtl(milliseconds=40, time_domain=keyed.TimeDomain.EVENT_TIME)
+    )
 
     def process_batch(self, table, ctx):
         self.sums.merge(table, {"n": "sum"})
@@ -102,11 +94,11 @@ class Columns(VectorizedFunction):
             ctx.emit(done)
 
 
-class Both(KeyedCoProcessFunction):
+class Both(keyed.KeyedCoProcessFunction):
     """Elements of both sides meet by key in one state and one set of timers."""
 
-    left = ListState(int)
-    right = MapState(int, int)
+    left = keyed.ListState(int)
+    right = keyed.MapState(int, int)
 
     def process_element1(self, value, ctx):
         self.left.add(value[2])
@@ -115,7 +107,7 @@ class Both(KeyedCoProcessFunction):
 
     def process_element2(self, value, ctx):
         self.right[value[2]] = ctx.timestamp()
-        ctx.timer_service().set_timer("n", ctx.timestamp() + 9, TimeDomain.EVENT_TIME)
+        ctx.timer_service().set_timer("n", ctx.timestamp() + 9, keyed.TimeDomain.EVENT_TIME)
         yield value[0], 2, sum(self.left.get())
 
     def on_timer(self, timestamp, ctx):

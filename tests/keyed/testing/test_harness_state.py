@@ -7,17 +7,6 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import (
-    AggregateFunction,
-    AggregatingState,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-    VersionedState,
-    bounded_out_of_orderness,
-)
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing import KeyedTestHarness, Record
 
@@ -27,7 +16,7 @@ class Seen:
     n: int
 
 
-class Mean(AggregateFunction):
+class Mean(keyed.AggregateFunction):
     def create_accumulator(self):
         return (0, 0)
 
@@ -41,14 +30,14 @@ class Mean(AggregateFunction):
         return a[0] + b[0], a[1] + b[1]
 
 
-class All(KeyedProcessFunction):
-    value = ValueState(Seen)
-    elements = ListState(int)
-    names = MapState(str, int)
-    total = ReducingState(lambda a, b: a + b, int)
-    mean = AggregatingState(Mean(), tuple[int, int])
-    past = VersionedState(int, history=1000)
-    unused = ValueState(int)
+class All(keyed.KeyedProcessFunction):
+    value = keyed.ValueState(Seen)
+    elements = keyed.ListState(int)
+    names = keyed.MapState(str, int)
+    total = keyed.ReducingState(lambda a, b: a + b, int)
+    mean = keyed.AggregatingState(Mean(), tuple[int, int])
+    past = keyed.VersionedState(int, history=1000)
+    unused = keyed.ValueState(int)
 
     def process_element(self, value, ctx):
         _, n = value
@@ -92,13 +81,13 @@ def test_a_state_that_is_not_there_is_refused_with_the_names_of_those_that_are(h
         harness.state("cuont")
 
 
-class OnTime(KeyedProcessFunction):
+class OnTime(keyed.KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield ctx.timer_service().current_watermark()
 
 
 def test_the_watermark_follows_the_elements_where_a_strategy_says_how():
-    with KeyedTestHarness(OnTime(), watermark=bounded_out_of_orderness(5)) as harness:
+    with KeyedTestHarness(OnTime(), watermark=keyed.bounded_out_of_orderness(5)) as harness:
         harness.process("a", 100)
         assert harness.current_watermark == 94
         with harness.batch():
@@ -111,7 +100,7 @@ def test_the_watermark_follows_the_elements_where_a_strategy_says_how():
         assert harness.take_output() == [Record(195, 201)]
 
 
-class Forgetful(KeyedProcessFunction):
+class Forgetful(keyed.KeyedProcessFunction):
     def __init__(self):
         self.seen: list[str] = []
 
@@ -128,8 +117,8 @@ def test_the_next_life_may_have_the_function_as_it_was():
         assert [record.value for record in harness.take_output()] == [1, 1]
 
 
-class Reminded(KeyedProcessFunction):
-    total = ValueState(int, default=0)
+class Reminded(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         key, n = value
@@ -192,8 +181,8 @@ def test_a_past_batch_and_some_keys_are_taken(job):
 
 
 def test_the_representation_tells_what_a_failing_test_wants_to_know():
-    class Count(KeyedProcessFunction):
-        count = ValueState(int, default=0)
+    class Count(keyed.KeyedProcessFunction):
+        count = keyed.ValueState(int, default=0)
 
         def process_element(self, value, ctx):
             self.count.update(self.count.value() + 1)
@@ -218,8 +207,8 @@ def test_the_representation_has_namespaces_and_side_outputs_of_vectorized_functi
             ctx.output(large, table.select(["n"]))
             ctx.emit(table)
 
-    class Minutes(KeyedProcessFunction):
-        count = ValueState(int, default=0)
+    class Minutes(keyed.KeyedProcessFunction):
+        count = keyed.ValueState(int, default=0)
 
         def process_element(self, value, ctx):
             self.count.namespace(ctx.timestamp() // 60_000).update(1)

@@ -11,14 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
-from keyed import (
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
-    ListState,
-    MapState,
-    ValueState,
-    bounded_out_of_orderness,
-)
+import keyed
 from keyed.testing import (
     Falsified,
     KeyedStateMachine,
@@ -36,7 +29,7 @@ from keyed.testing import (
 )
 from tests.support.simulator.simulation import SimulationFailed, simulate
 
-DELAY = bounded_out_of_orderness(2_000)
+DELAY = keyed.bounded_out_of_orderness(2_000)
 CLICK = strategies.rows("user string, page string, time bigint", user=strategies.skewed("ann", "bob"))
 BUY = strategies.rows("who string, amount bigint, time bigint", who=strategies.skewed("ann", "bob"))
 BOTH = strategies.two_streams(
@@ -46,11 +39,11 @@ BOTH = strategies.two_streams(
 KEYS: Any = {"key": "user", "key2": "who"}
 
 
-class Purchases(KeyedCoProcessFunction):
+class Purchases(keyed.KeyedCoProcessFunction):
     """Counts the clicks of a user in the second up to a purchase, when no row of that time can come any more."""
 
-    clicks = ListState(int)
-    buys = ListState(int)
+    clicks = keyed.ListState(int)
+    buys = keyed.ListState(int)
 
     def process_element1(self, value, ctx):
         self.clicks.update(sorted([*self.clicks.get(), ctx.timestamp()]))
@@ -81,10 +74,10 @@ class OnSelf(Purchases):
         yield self.seen[value["who"]]
 
 
-class Waits(KeyedCoProcessFunction):
+class Waits(keyed.KeyedCoProcessFunction):
     """Keeps what never meets its match."""
 
-    waiting = ValueState(str)
+    waiting = keyed.ValueState(str)
 
     def process_element1(self, value, ctx):
         self.waiting.update(value["page"])
@@ -142,10 +135,10 @@ def test_a_fault_is_found_and_the_printed_test_shows_it(function, prove, more):
 class Machine(KeyedStateMachine):
     rows = st.fixed_dictionaries({"user": st.sampled_from("ab"), "page": st.just("p")})
     rows2 = st.fixed_dictionaries({"who": st.sampled_from("ab")})
-    function: type[KeyedCoProcessFunction] = Purchases
+    function: type[keyed.KeyedCoProcessFunction] = Purchases
 
     def make_harness(self):
-        return KeyedTestHarness(self.function(), key="user", key2="who", watermark=bounded_out_of_orderness(0))
+        return KeyedTestHarness(self.function(), key="user", key2="who", watermark=keyed.bounded_out_of_orderness(0))
 
     @invariant()
     def no_purchase_is_told_twice(self):
@@ -204,13 +197,13 @@ def test_the_watermark_of_the_harness_is_the_least_of_both_sides():
         assert harness.take_output() == [(("ann", 5_000, 0), 5_000)]
 
 
-RULES = MapState(str, int, name="rules")
+RULES = keyed.MapState(str, int, name="rules")
 
 
-class Rules(KeyedBroadcastProcessFunction):
+class Rules(keyed.KeyedBroadcastProcessFunction):
     """Counts the rows of a key, and tells when a rule that came before says so."""
 
-    count = ValueState(int, default=0)
+    count = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.count.update(self.count.value() + 1)
@@ -282,7 +275,7 @@ def test_runtimes_agree_on_broadcast_elements():
 class RuledMachine(KeyedStateMachine):
     rows = st.fixed_dictionaries({"user": st.sampled_from("ab"), "page": PAGE})
     rows2 = st.fixed_dictionaries({"page": PAGE, "limit": st.integers(1, 3)})
-    function: type[KeyedBroadcastProcessFunction] = Rules
+    function: type[keyed.KeyedBroadcastProcessFunction] = Rules
 
     def make_harness(self):
         return KeyedTestHarness(self.function(), key="user", broadcast=[RULES])

@@ -8,27 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import (
-    DirectoryChangelog,
-    KeyedProcessFunction,
-    OutputTag,
-    ValueState,
-    bounded_out_of_orderness,
-    collect_sink,
-)
 from keyed.errors import CheckpointError, RowError
 from keyed.testing import MemoryChangelog, strategies
 from keyed.vectorized import TableState, VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
 
 ROW = "k bigint, v bigint"
-ODD = OutputTag("odd", ROW)
+ODD = keyed.OutputTag("odd", ROW)
 
 
-class Hand(KeyedProcessFunction):
+class Hand(keyed.KeyedProcessFunction):
     """Hands rows on, and once more 5 ms later; odd ones go aside too."""
 
-    last = ValueState(int, default=0)
+    last = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.last.update(value.v)
@@ -41,10 +33,10 @@ class Hand(KeyedProcessFunction):
         yield ctx.get_current_key(), self.last.value()
 
 
-class Running(KeyedProcessFunction):
+class Running(keyed.KeyedProcessFunction):
     """The sum so far with the watermark that it saw, and a timer 3 ms later that says it too."""
 
-    total = ValueState(int, default=0)
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.total.update(self.total.value() + value.v)
@@ -63,7 +55,7 @@ class Totals(VectorizedFunction):
         ctx.emit(table)
 
 
-class Elsewhere(KeyedProcessFunction):
+class Elsewhere(keyed.KeyedProcessFunction):
     """Changes the key of what it hands on."""
 
     def process_element(self, value, ctx):
@@ -82,7 +74,7 @@ def jobs(rows, *, chain, then="rows", parallelism=3, logs=None):
     """Two operators over rows (k, t, v), the second keyed as the first."""
     logs = logs or {}
     source = keyed.stream(
-        [dict(zip("ktv", row, strict=True)) for row in rows], timestamp="t", watermark=bounded_out_of_orderness(4)
+        [dict(zip("ktv", row, strict=True)) for row in rows], timestamp="t", watermark=keyed.bounded_out_of_orderness(4)
     )
     one = source.key_by("k").process(Hand(), ROW, name="hand", parallelism=parallelism, changelog=logs.get("hand"))
     by_key = one.key_by("k", chain=chain)
@@ -97,7 +89,7 @@ def outcome(rows, size, **options):
     """Their results: outputs by batch, counters and changelogs."""
     logs = {"hand": MemoryChangelog(), "then": MemoryChangelog()}
     one, two = jobs(rows, logs=logs, **options)
-    sinks = [collect_sink() for _ in range(3)]
+    sinks = [keyed.collect_sink() for _ in range(3)]
     bound = [output.to(sink) for output, sink in zip((one, one.side_output(ODD), two), sinks, strict=True)]
     counters = keyed.run(*bound, rows_per_batch=size, processing_time=lambda: 7).metrics
     for each in counters.values():
@@ -146,14 +138,14 @@ def test_a_checkpoint_goes_on_as_it_began(tmp_path):
 
 def test_chained_operators_are_restored_at_another_parallelism(tmp_path):
     rows = [(k, k, k) for k in range(6)]
-    logs = {name: DirectoryChangelog(tmp_path / name) for name in ("hand", "then")}
+    logs = {name: keyed.DirectoryChangelog(tmp_path / name) for name in ("hand", "then")}
     jobs(rows, chain=True, logs=logs)[1].run(checkpoint=tmp_path / "ck", drain=False)
     one, two = jobs([*rows, (1, 20, 1)], chain=False, parallelism=2)
     whole = two.run().values
     source = keyed.stream(
         [dict(zip("ktv", row, strict=True)) for row in [*rows, (1, 20, 1)]],
         timestamp="t",
-        watermark=bounded_out_of_orderness(4),
+        watermark=keyed.bounded_out_of_orderness(4),
     )
     one = source.key_by("k").process(Hand(), ROW, name="hand", parallelism=2, restore_from=logs["hand"])
     two = one.key_by("k").process(Running(), f"{ROW}, at bigint", name="then", parallelism=2, restore_from=logs["then"])
@@ -165,7 +157,7 @@ def test_chained_operators_are_restored_at_another_parallelism(tmp_path):
 
 def test_an_operator_that_begins_in_a_restored_query_is_not_taken_for_an_older_one(tmp_path, caplog):
     rows = [{"k": 1, "v": v, "t": v} for v in range(6)]
-    changelog = DirectoryChangelog(tmp_path / "log")
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
 
     def run(number, **options):
         source = keyed.stream(rows[: 4 + 2 * number], timestamp="t")

@@ -8,27 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import (
-    DirectoryChangelog,
-    KeyedProcessFunction,
-    OutputTag,
-    ValueState,
-    bounded_out_of_orderness,
-    collect_sink,
-)
 from keyed.errors import DefinitionError
 from keyed.joins import IntervalJoin
 from keyed.vectorized import TableState, VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
 
-ODD = OutputTag("odd", "k string, v bigint, t bigint")
+ODD = keyed.OutputTag("odd", "k string, v bigint, t bigint")
 ROW = "k string, v bigint, t bigint"
 
 
-class Split(KeyedProcessFunction):
+class Split(keyed.KeyedProcessFunction):
     """Hands rows on; odd ones go to a side output."""
 
-    seen = ValueState(int, default=0)
+    seen = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.seen.update(self.seen.value() + 1)
@@ -38,10 +30,10 @@ class Split(KeyedProcessFunction):
             yield tuple(value)
 
 
-class Running(KeyedProcessFunction):
+class Running(keyed.KeyedProcessFunction):
     """The sum so far, and a timer 10 ms later that says it too."""
 
-    total = ValueState(int, default=0)
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.total.update(self.total.value() + value.v)
@@ -52,10 +44,10 @@ class Running(KeyedProcessFunction):
         yield ctx.get_current_key(), self.total.value(), timestamp
 
 
-class Sums(KeyedProcessFunction):
+class Sums(keyed.KeyedProcessFunction):
     """The sum so far."""
 
-    total = ValueState(int, default=0)
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.total.update(self.total.value() + value.v)
@@ -82,7 +74,7 @@ def dict_of(row):
 
 
 def split(source, **options):
-    stream = keyed.stream(source, timestamp="t", watermark=bounded_out_of_orderness(3))
+    stream = keyed.stream(source, timestamp="t", watermark=keyed.bounded_out_of_orderness(3))
     return stream.key_by("k").process(Split(), ROW, name="split", **options)
 
 
@@ -105,7 +97,7 @@ def graph(source, parallelism=1, order=(0, 1, 2, 3), logs=None):
         "split": first,
         "raw": odd,
     }
-    sinks = {name: collect_sink() for name in made}
+    sinks = {name: keyed.collect_sink() for name in made}
     bound = [output.to(sinks[name]) for name, output in made.items()]
     return [bound[i] for i in [*order, 4, 5]], sinks
 
@@ -153,7 +145,7 @@ def test_a_query_goes_on_from_its_checkpoint_in_whatever_order_its_outputs_are_n
     keyed.run(*whole, rows_per_batch=4)
 
     def log(name):
-        return DirectoryChangelog(tmp_path / "logs" / name)
+        return keyed.DirectoryChangelog(tmp_path / "logs" / name)
 
     first, before = graph(source[:12], 2, logs=log)
     keyed.run(*first, checkpoint=tmp_path / "ck", rows_per_batch=4, drain=False)
@@ -168,7 +160,7 @@ def test_a_query_goes_on_from_its_checkpoint_in_whatever_order_its_outputs_are_n
 
 
 def test_bad_rows_can_be_keyed_and_processed_too():
-    bad = OutputTag("bad", "k string, v bigint, t bigint")
+    bad = keyed.OutputTag("bad", "k string, v bigint, t bigint")
     stream = keyed.stream([{"k": None, "v": 1, "t": 1}, {"k": "a", "v": 2, "t": 1}], on_bad_row=bad, timestamp="t")
     first = stream.key_by("k").process(Split(), ROW)
     result = first.side_output(bad).key_by("v").process(Split(), name="bad").side_output(ODD).run()
@@ -183,13 +175,13 @@ def test_a_source_feeds_two_operators_and_is_read_once():
             read.append(row)
             yield {**row, "l": [row["v"]]}
 
-    class Spoils(KeyedProcessFunction):
+    class Spoils(keyed.KeyedProcessFunction):
         def process_element(self, value, ctx):
             value.l.append(value.k)
             yield ctx.get_current_key(), *value.l
 
     stream = keyed.stream(rows(), timestamp="t")
-    sinks = [collect_sink(), collect_sink()]
+    sinks = [keyed.collect_sink(), keyed.collect_sink()]
     outputs = [stream.key_by(key).process(Spoils(), name=key) for key in ("k", "v")]
     keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)), rows_per_batch=3)
     assert len(read) == 8
@@ -198,15 +190,15 @@ def test_a_source_feeds_two_operators_and_is_read_once():
 
 
 def test_bad_rows_of_a_shared_source_are_those_of_each_operator():
-    bad = OutputTag("bad")
+    bad = keyed.OutputTag("bad")
     rows = [{"k": None, "v": 1, "t": 1}, {"k": "a", "v": None, "t": 2}, {"k": "a", "v": 2, "t": None}]
     stream = keyed.stream(rows, timestamp="t", on_bad_row=bad)
 
-    class Keys(KeyedProcessFunction):
+    class Keys(keyed.KeyedProcessFunction):
         def process_element(self, value, ctx):
             yield ctx.get_current_key()
 
-    sinks = {key: collect_sink() for key in "kv"}
+    sinks = {key: keyed.collect_sink() for key in "kv"}
     outputs = [stream.key_by(key).process(Keys(), name=key).side_output(bad).to(sinks[key]) for key in sinks]
     keyed.run(*outputs)
     assert {key: [(row.k, row.v, row.t) for row in sink.values] for key, sink in sinks.items()} == {
@@ -255,11 +247,11 @@ def test_an_operator_behind_an_idle_one_does_not_wait_for_it():
 
 def test_names_and_changelogs_are_one_operators_over_the_whole_graph(tmp_path):
     first = split(rows_of([1]))
-    log = DirectoryChangelog(tmp_path)
+    log = keyed.DirectoryChangelog(tmp_path)
 
     def twice(**options):
         return [
-            each.key_by("k").process(Running(), ROW, **{"name": name, **options}).to(collect_sink())
+            each.key_by("k").process(Running(), ROW, **{"name": name, **options}).to(keyed.collect_sink())
             for name, each in (("a", first), ("b", first.side_output(ODD)))
         ]
 
@@ -277,8 +269,8 @@ def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, para
 
     def sums(rows, parallelism, old, new, **options):
         def logs(name):
-            made = {"changelog": DirectoryChangelog(tmp_path / new / name)}
-            return made | ({"restore_from": DirectoryChangelog(tmp_path / old / name)} if old else {})
+            made = {"changelog": keyed.DirectoryChangelog(tmp_path / new / name)}
+            return made | ({"restore_from": keyed.DirectoryChangelog(tmp_path / old / name)} if old else {})
 
         first = split(rows, parallelism=parallelism, **logs("split"))
         sides = {"even": first, "odd": first.side_output(ODD)}
@@ -286,7 +278,7 @@ def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, para
             name: each.key_by("k").process(Running(), ROW, name=name, parallelism=parallelism, **logs(name))
             for name, each in sides.items()
         }
-        sinks = {name: collect_sink() for name in made}
+        sinks = {name: keyed.collect_sink() for name in made}
         keyed.run(*(output.to(sinks[name]) for name, output in made.items()), rows_per_batch=4, **options)
         return collected(sinks)
 
@@ -300,7 +292,7 @@ def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, para
 
 def test_a_graph_over_two_sources_keeps_tables(tmp_path):
     class Pairs(keyed.KeyedCoProcessFunction):
-        pairs = ValueState(tuple[int, int], default=(0, 0))
+        pairs = keyed.ValueState(tuple[int, int], default=(0, 0))
 
         def process_element1(self, value, ctx):
             rows, sums = self.pairs.value()
@@ -311,7 +303,7 @@ def test_a_graph_over_two_sources_keeps_tables(tmp_path):
             self.pairs.update((rows, sums + 1))
 
     first = split(rows_of(range(20)))
-    other = keyed.stream(rows_of(range(5)), timestamp="t", watermark=bounded_out_of_orderness(3))
+    other = keyed.stream(rows_of(range(5)), timestamp="t", watermark=keyed.bounded_out_of_orderness(3))
     sums = first.union(other).key_by("k").process(Sums(), ROW, name="sums")
     met = first.connect(sums).key_by("k").process(Pairs(), name="met")
     result = met.run(tables=tmp_path, rows_per_batch=6)
@@ -334,7 +326,7 @@ def test_joins_take_outputs_of_operators_on_either_side():
         return left.connect(right).key_by("k").process(join, "k string, one bigint, two bigint", name="join")
 
     found = Counter(map(tuple, joined(first, sums).run(rows_per_batch=7).values))
-    even, odd = collect_sink(), collect_sink()
+    even, odd = keyed.collect_sink(), keyed.collect_sink()
     keyed.run(first.to(even), sums.to(odd))
     alone = [keyed.stream([dict_of(row) for row in sink.values], timestamp="t") for sink in (even, odd)]
     assert found == Counter(map(tuple, joined(*alone).run().values))

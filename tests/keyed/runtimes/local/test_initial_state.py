@@ -11,18 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import (
-    AggregatingState,
-    DirectoryChangelog,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ReducingState,
-    StateTtl,
-    TimeDomain,
-    ValueState,
-    VersionedState,
-)
 from keyed.errors import DefinitionError, RowError
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
@@ -49,18 +37,18 @@ class Mean:
         return a[0] + b[0], a[1] + b[1]
 
 
-class Everything(KeyedProcessFunction):
+class Everything(keyed.KeyedProcessFunction):
     """Has every kind of state, and emits all of it with each element."""
 
-    count = ValueState(int, default=0)
-    profile = ValueState(Profile)
-    items = ListState(str)
-    prices = MapState(str, float)
-    total = ReducingState(lambda a, b: a + b, int)
-    mean = AggregatingState(Mean(), tuple[int, int])
-    address = VersionedState(str, history=1000)
-    seen = ValueState(int, ttl=StateTtl(milliseconds=100))
-    hot = MapState(str, int, ttl=StateTtl(milliseconds=100, time_domain=TimeDomain.EVENT_TIME))
+    count = keyed.ValueState(int, default=0)
+    profile = keyed.ValueState(Profile)
+    items = keyed.ListState(str)
+    prices = keyed.MapState(str, float)
+    total = keyed.ReducingState(lambda a, b: a + b, int)
+    mean = keyed.AggregatingState(Mean(), tuple[int, int])
+    address = keyed.VersionedState(str, history=1000)
+    seen = keyed.ValueState(int, ttl=keyed.StateTtl(milliseconds=100))
+    hot = keyed.MapState(str, int, ttl=keyed.StateTtl(milliseconds=100, time_domain=keyed.TimeDomain.EVENT_TIME))
 
     def process_element(self, value, ctx):
         version = self.address.get()
@@ -186,7 +174,7 @@ def test_a_failed_first_batch_starts_with_it_again(tmp_path):
 
 
 def test_a_changelog_has_it_and_a_restored_query_at_another_parallelism_too(tmp_path):
-    log = DirectoryChangelog(tmp_path / "log")
+    log = keyed.DirectoryChangelog(tmp_path / "log")
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
@@ -199,7 +187,7 @@ def test_a_changelog_has_it_and_a_restored_query_at_another_parallelism_too(tmp_
 
 
 def test_the_dataset_of_a_state_table_is_a_source_of_it(tmp_path):
-    log = DirectoryChangelog(tmp_path / "log")
+    log = keyed.DirectoryChangelog(tmp_path / "log")
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
@@ -310,7 +298,7 @@ def test_what_is_no_frame_or_has_no_key_is_refused():
     with pytest.raises(DefinitionError, match="and none for the key; name them k"):
         chain("a", pa.table({"user": ["a"], "count": [1]})).run()
     with pytest.raises(DefinitionError, match="a query starts with one of them"):
-        chain("a", pa.table({"k": ["a"], "count": [1]}), restore_from=DirectoryChangelog("log"))
+        chain("a", pa.table({"k": ["a"], "count": [1]}), restore_from=keyed.DirectoryChangelog("log"))
 
 
 @given(
@@ -334,9 +322,9 @@ def test_what_is_given_is_what_is_there_whatever_the_order_of_its_rows(counts, l
     assert sorted(result.values, key=repr) == sorted(expected, key=repr)
 
 
-class InNamespaces(KeyedProcessFunction):
-    total = ValueState(int)
-    items = ListState(str)
+class InNamespaces(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int)
+    items = keyed.ListState(str)
 
     def process_element(self, value, ctx):
         for namespace in (None, 1, "x", (1, 2)):
@@ -352,7 +340,7 @@ def test_state_under_namespaces_is_loaded_from_state_tables_too(tmp_path):
     ]
     numbers = pa.Table.from_pylist([{"k": "a", **row} for row in rows])
     items = pa.table({"k": ["a"] * 3, "namespace": [1, 1, None], "value": ["b", "c", "d"]})
-    log = DirectoryChangelog(tmp_path / "log")
+    log = keyed.DirectoryChangelog(tmp_path / "log")
     stream = keyed.stream([{"k": "a"}]).key_by("k")
     first = stream.process(
         InNamespaces(), initial_state={"total": numbers.drop(["state"]), "items": items}, changelog=log

@@ -17,24 +17,15 @@ import pyarrow.dataset as ds
 import pytest
 
 import keyed
-from keyed import (
-    DirectoryChangelog,
-    KeyedProcessFunction,
-    ListState,
-    OutputTag,
-    ValueState,
-    bounded_out_of_orderness,
-    errors,
-)
 from keyed.rows import row
 from tests.keyed.runtimes.local import job
 
-BAD = OutputTag("bad", "k string, ts bigint, v bigint")
+BAD = keyed.OutputTag("bad", "k string, ts bigint, v bigint")
 ROOT = Path(__file__).parents[4]
 
 
-class Sum(KeyedProcessFunction):
-    total = ValueState(int, default=0)
+class Sum(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         if value.v == 13:
@@ -52,7 +43,7 @@ def rows(*values, start=0):
 
 
 def chain(source, function=None, *, name="Sum", on_bad_row=None, **options):
-    stream = keyed.stream(source, timestamp="ts", watermark=bounded_out_of_orderness(5), on_bad_row=on_bad_row)
+    stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(5), on_bad_row=on_bad_row)
     return stream.key_by("k").process(function or Sum(), "k string, v bigint, n bigint", name=name, **options)
 
 
@@ -69,7 +60,7 @@ def test_a_run_goes_on_at_the_source_s_position_and_ends_with_the_same(tmp_path)
 def test_a_job_that_was_moved_copied_or_put_back_runs_on_with_all_its_folders(tmp_path, store):
     def run(name, count):
         at = tmp_path / name
-        log = DirectoryChangelog(at / "log")
+        log = keyed.DirectoryChangelog(at / "log")
         chain(rows(*range(20, 20 + count)), changelog=log, parallelism=2, store=store).run(
             at / "out",
             checkpoint=at / "ck",
@@ -97,8 +88,10 @@ def test_a_job_that_was_moved_copied_or_put_back_runs_on_with_all_its_folders(tm
 
 def test_a_changelog_that_was_moved_alone_is_continued_at_its_new_path(tmp_path):
     source = rows(*range(20, 60))
-    chain(source[:17], changelog=DirectoryChangelog(tmp_path / "log")).run(checkpoint=tmp_path / "ck", rows_per_batch=7)
-    moved = DirectoryChangelog(shutil.move(tmp_path / "log", tmp_path / "moved"))
+    chain(source[:17], changelog=keyed.DirectoryChangelog(tmp_path / "log")).run(
+        checkpoint=tmp_path / "ck", rows_per_batch=7
+    )
+    moved = keyed.DirectoryChangelog(shutil.move(tmp_path / "log", tmp_path / "moved"))
     chain(source, changelog=moved).run(checkpoint=tmp_path / "ck", rows_per_batch=7)
     assert not any(group.problem for group in keyed.recovery.verify(tmp_path / "ck", moved))
 
@@ -108,7 +101,7 @@ def test_draining_again_does_nothing_and_new_rows_are_refused(tmp_path):
     assert chain(source).run(checkpoint=tmp_path, drain=True).batches == 2
     for drain in (True, False):
         assert chain(source).run(checkpoint=tmp_path, drain=drain).batches == 0
-    with pytest.raises(errors.CheckpointFinished, match="drained"):
+    with pytest.raises(keyed.errors.CheckpointFinished, match="drained"):
         chain([*source, *rows(4, start=3)]).run(checkpoint=tmp_path)
 
 
@@ -125,26 +118,26 @@ def test_a_source_that_has_lost_rows_is_refused(tmp_path):
     source = rows(1, 2, 3, 4)
     chain(source).run(checkpoint=tmp_path)
     for shorter in (source[:2], pd.DataFrame(source[:2])):
-        with pytest.raises(errors.CheckpointError, match=r"consumed 4 rows.*only 2"):
+        with pytest.raises(keyed.errors.CheckpointError, match=r"consumed 4 rows.*only 2"):
             chain(shorter).run(checkpoint=tmp_path)
 
 
 def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
     class Other(Sum):
-        total = ValueState(str, default="")
+        total = keyed.ValueState(str, default="")
 
     source = rows(1, 2, 3)
     chain(source, parallelism=2).run(checkpoint=tmp_path)
     more = rows(1, 2, 3, 4)
-    with pytest.raises(errors.OperatorChanged, match=r"'Sum'.*'Renamed'"):
+    with pytest.raises(keyed.errors.OperatorChanged, match=r"'Sum'.*'Renamed'"):
         chain(more, name="Renamed").run(checkpoint=tmp_path)
     for other in (more, source):
         # Also where there are no new rows, and before a changelog is made.
-        log = DirectoryChangelog(tmp_path / "log")
-        with pytest.raises(errors.ParallelismChanged, match=r"2 key groups, the query 3; set parallelism=2,"):
+        log = keyed.DirectoryChangelog(tmp_path / "log")
+        with pytest.raises(keyed.errors.ParallelismChanged, match=r"2 key groups, the query 3; set parallelism=2,"):
             chain(other, parallelism=3, changelog=log).run(checkpoint=tmp_path)
         assert not (tmp_path / "log").exists()
-    with pytest.raises(errors.StateSchemaChanged, match=r"(?s)int.*str"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match=r"(?s)int.*str"):
         chain(more, Other(), parallelism=2).run(checkpoint=tmp_path)
     assert chain(more, parallelism=2).run(checkpoint=tmp_path).values == [("b", 4, 6)]
 
@@ -153,7 +146,7 @@ def test_an_error_of_the_function_leaves_the_checkpoint_at_the_last_commit(tmp_p
     source = rows(1, 2, 3, 4, 5, 13, 6)
     for _ in range(2):
         with pytest.raises(
-            errors.UserFunctionError, match=r"'Sum'.*process_element.*v=13.*key 'b'.*LookupError: unlucky"
+            keyed.errors.UserFunctionError, match=r"'Sum'.*process_element.*v=13.*key 'b'.*LookupError: unlucky"
         ):
             chain(source).run(checkpoint=tmp_path, rows_per_batch=2)
     source[5]["v"] = 0
@@ -170,9 +163,9 @@ def test_an_error_of_a_sink_or_a_source_is_named(tmp_path):
         yield from rows(1, 2)
         raise LookupError("no more")
 
-    with pytest.raises(errors.QueryFailed, match="OSError: disk on fire"):
+    with pytest.raises(keyed.errors.QueryFailed, match="OSError: disk on fire"):
         chain(rows(1)).run(broken, checkpoint=tmp_path / "sink")
-    with pytest.raises(errors.QueryFailed, match="LookupError: no more"):
+    with pytest.raises(keyed.errors.QueryFailed, match="LookupError: no more"):
         chain(failing()).run(checkpoint=tmp_path / "source", rows_per_batch=1)
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "sink").batches == 1
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "source", rows_per_batch=1).batches == 1
@@ -190,14 +183,14 @@ def test_close_runs_for_every_group_and_its_error_is_named():
             if self.group == 1:
                 raise LookupError("stuck")
 
-    with pytest.raises(errors.UserFunctionError, match="close: LookupError: stuck"):
+    with pytest.raises(keyed.errors.UserFunctionError, match="close: LookupError: stuck"):
         chain(rows(1, 2, 3), Closing(), parallelism=3).run()
     assert sorted(closed) == [0, 1, 2]
 
 
 def test_bad_rows_fail_the_query_or_leave_by_their_tag():
     source = [*rows(1, 2), {"k": None, "ts": 3, "v": 3}, {"k": "a", "ts": None, "v": 4}, *rows(5, start=4)]
-    with pytest.raises(errors.NullKeyError, match="on_bad_row"):
+    with pytest.raises(keyed.errors.NullKeyError, match="on_bad_row"):
         chain(source).run()
     for time, remedy in (
         (None, "filter such rows"),
@@ -205,7 +198,7 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
         ("1970-01-01T00:00:00Z", "convert text"),
         (dt.datetime(2026, 1, 1), "give a datetime its zone"),
     ):
-        with pytest.raises(errors.TimestampError, match=rf"or a datetime with a time zone; {remedy}.*on_bad_row"):
+        with pytest.raises(keyed.errors.TimestampError, match=rf"or a datetime with a time zone; {remedy}.*on_bad_row"):
             chain([*source[:2], {**source[3], "ts": time}]).run()
     for kind in (list, pd.DataFrame, pa.Table.from_pylist):
         output = chain(kind(source), on_bad_row=BAD)
@@ -215,8 +208,8 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
         assert [row.v for row in bad.values] == [3, 4]
 
 
-class Everything(KeyedProcessFunction):
-    seen = ListState()
+class Everything(keyed.KeyedProcessFunction):
+    seen = keyed.ListState()
 
     def process_element(self, value, ctx):
         self.seen.add(value.v)
@@ -242,7 +235,7 @@ def test_all_kinds_of_sources_give_the_same():
     }
     for parallelism in (1, 3):
         found = {
-            name: keyed.stream(make(), timestamp="ts", watermark=bounded_out_of_orderness(3))
+            name: keyed.stream(make(), timestamp="ts", watermark=keyed.bounded_out_of_orderness(3))
             .key_by("k")
             .process(Everything(), parallelism=parallelism)
             .run(rows_per_batch=8)
@@ -258,7 +251,7 @@ def test_timestamps_may_be_datetimes():
     times = [epoch + dt.timedelta(microseconds=us) for us in (1_500, -1_500)]
     values = [{"k": "a", "ts": time, "v": 1} for time in times]
     for source in (values, pd.DataFrame(values)):
-        stream = keyed.stream(source, timestamp="ts", watermark=bounded_out_of_orderness(10))
+        stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(10))
         assert [value[1] for value in stream.key_by("k").process(Everything()).run().values] == [-2, 1]
 
 
@@ -311,7 +304,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
     assert queries[0].await_termination(30)
     assert queries[0].progress.batch_id == 0
     failing = chain(rows(1, 13)).start(keyed.collect_sink(), rows_per_batch=1)
-    with pytest.raises(errors.UserFunctionError, match="unlucky"):
+    with pytest.raises(keyed.errors.UserFunctionError, match="unlucky"):
         failing.await_termination(30)
     assert failing.status.value == "failed"
     assert failing.metrics()["Sum"]["query_status"] == 2
@@ -320,7 +313,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
 
 def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(errors.CheckpointError, match="file"):
+    with pytest.raises(keyed.errors.CheckpointError, match="file"):
         chain(rows(1)).run(checkpoint=tmp_path / "file" / "checkpoint")
 
     class Nested(Sum):
@@ -328,7 +321,7 @@ def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
             chain(rows(1)).run(checkpoint=tmp_path / "own")
             return ()
 
-    with pytest.raises(errors.CheckpointError, match="in use"):
+    with pytest.raises(keyed.errors.CheckpointError, match="in use"):
         chain(rows(1), Nested()).run(checkpoint=tmp_path / "own")
 
 
@@ -340,9 +333,9 @@ def test_a_damaged_checkpoint_is_refused_and_named(tmp_path):
         for at in range(len(data) // 4, len(data), max(1, len(data) // 3)):
             data[at] ^= 0x55
         file.write_bytes(data)
-    with pytest.raises(errors.KeyedError) as raised:
+    with pytest.raises(keyed.errors.KeyedError) as raised:
         chain(rows(*range(20, 41))).run(checkpoint=tmp_path)
-    assert isinstance(raised.value, errors.CorruptionError | errors.CheckpointError)
+    assert isinstance(raised.value, keyed.errors.CorruptionError | keyed.errors.CheckpointError)
     assert str(tmp_path) in str(raised.value)
 
 
@@ -383,17 +376,17 @@ def test_an_unknown_option_and_an_unusable_source_are_refused():
     with pytest.raises(TypeError, match="'chekpoint'"):
         chain(rows(1)).run(chekpoint="x")
     with pytest.raises(
-        errors.DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"
+        keyed.errors.DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"
     ):
         chain(pa.RecordBatch.from_pylist(rows(value)) for value in (1, 2)).run()
     for source in ("text", 5, b"bytes"):
-        with pytest.raises(errors.DefinitionError, match="is not a stream"):
+        with pytest.raises(keyed.errors.DefinitionError, match="is not a stream"):
             chain(source).run()
-    with pytest.raises(errors.DefinitionError, match="'k'"):
+    with pytest.raises(keyed.errors.DefinitionError, match="'k'"):
         chain(pd.DataFrame({"ts": [1]})).run()
 
 
-@pytest.mark.parametrize("tag", [None, OutputTag("bad", "v strng")])
+@pytest.mark.parametrize("tag", [None, keyed.OutputTag("bad", "v strng")])
 def test_a_type_that_spark_does_not_know_is_refused_before_the_first_row(tag):
     stream = keyed.stream(iter(lambda: pytest.fail("a row was read"), None)).key_by("k")
     output = stream.process(Sum(), "v strng" if tag is None else "v bigint")

@@ -19,22 +19,13 @@ from pyspark import TaskContext
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 import keyed
-from keyed import (
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    OutputTag,
-    ValueState,
-)
 from keyed.changelog import DirectoryChangelog
 from keyed.extending import inner_state
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedCoFunction, VectorizedFunction
 
-BIG = OutputTag("big")
-EVERY = OutputTag("every", "k string, n bigint")
-BAD = OutputTag("bad")
+BIG = keyed.OutputTag("big")
+EVERY = keyed.OutputTag("every", "k string, n bigint")
+BAD = keyed.OutputTag("bad")
 SCHEMA = "k string, t bigint, v bigint"
 COUNTED = "k string, n bigint, total bigint"
 #: Held while a key group is published, by a changelog that kills its job in between. It is here because a program's own
@@ -45,10 +36,10 @@ PUBLISHING = Lock()
 POISON = -13
 
 
-class Count(KeyedProcessFunction):
+class Count(keyed.KeyedProcessFunction):
     """Counts and sums per key; values above 90 also go to a side output as they are."""
 
-    seen = ValueState(tuple[int, int], default=(0, 0))
+    seen = keyed.ValueState(tuple[int, int], default=(0, 0))
 
     def process_element(self, value, ctx):
         if value.v == POISON:
@@ -60,10 +51,10 @@ class Count(KeyedProcessFunction):
         yield value.k, count + 1, total + value.v
 
 
-class Both(KeyedCoProcessFunction):
+class Both(keyed.KeyedCoProcessFunction):
     """Counts the rows of both sides per key, and tells it 100 ms after the last row too; large values also go aside."""
 
-    seen = ValueState(tuple[int, int], default=(0, 0))
+    seen = keyed.ValueState(tuple[int, int], default=(0, 0))
 
     def process_element1(self, value, ctx):
         return self.count((1, 0), value, ctx)
@@ -83,10 +74,10 @@ class Both(KeyedCoProcessFunction):
         yield ctx.get_current_key(), *self.seen.value()
 
 
-class CountInWindows(KeyedProcessFunction):
+class CountInWindows(keyed.KeyedProcessFunction):
     """Counts per key and 100 ms, by hand: a row per window, when the watermark passes its end."""
 
-    counts = MapState(int, int)
+    counts = keyed.MapState(int, int)
 
     def process_element(self, value, ctx):
         start = ctx.timestamp() - ctx.timestamp() % 100
@@ -143,17 +134,17 @@ class BothColumns(VectorizedCoFunction):
             ctx.emit(self.counts.lookup(rows.group_by("k").aggregate([])))
 
 
-RULES = MapState(str, int, name="rules")
+RULES = keyed.MapState(str, int, name="rules")
 
 
-class Limits(KeyedBroadcastProcessFunction):
+class Limits(keyed.KeyedBroadcastProcessFunction):
     """Tells of each row how many rules it reaches, and how many rows of its key there were since the last reset.
 
     Broadcast rows are rules: a name and a limit; one below 0 removes the rule, and one of 1000 resets all counts and
     tells them.
     """
 
-    seen = ValueState(int, default=0)
+    seen = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.seen.update(self.seen.value() + 1)
@@ -201,11 +192,11 @@ class Rate:
     rate: float
 
 
-RATES = MapState(str, Rate, name="rates")
-COUNTRIES = MapState(name="countries")
+RATES = keyed.MapState(str, Rate, name="rates")
+COUNTRIES = keyed.MapState(name="countries")
 
 
-class Convert(KeyedProcessFunction):
+class Convert(keyed.KeyedProcessFunction):
     """Tells the rate of each row's currency, and a row of another table, if there is one."""
 
     def process_element(self, value, ctx):
@@ -292,11 +283,11 @@ class MishapColumns(_Grief, CountColumns):
         super().process_batch(table, ctx)
 
 
-class Lottery(KeyedProcessFunction):
+class Lottery(keyed.KeyedProcessFunction):
     """Keeps a random number per key. The first attempt at a value of `RAISES` or below fails."""
 
     RAISES = -200
-    drawn = ValueState(int)
+    drawn = keyed.ValueState(int)
 
     def __init__(self, folder):
         self.folder = folder
@@ -310,10 +301,10 @@ class Lottery(KeyedProcessFunction):
         yield value.k, self.drawn.value()
 
 
-class Best(KeyedProcessFunction):
+class Best(keyed.KeyedProcessFunction):
     """The key with the highest count of each window, when all counts of the window have come."""
 
-    counts = MapState(str, int)
+    counts = keyed.MapState(str, int)
 
     def process_element(self, value, ctx):
         self.counts.put(value.k, value.n)
@@ -340,7 +331,7 @@ class BestColumns(VectorizedFunction):
         ctx.emit(ended.filter(np.diff(starts, prepend=-1) != 0))
 
 
-class Remind(KeyedProcessFunction):
+class Remind(keyed.KeyedProcessFunction):
     """Emits every key once more, 300 ms of processing time after it came."""
 
     def process_element(self, value, ctx):
@@ -351,14 +342,14 @@ class Remind(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
 
 
-class WrongType(KeyedProcessFunction):
+class WrongType(keyed.KeyedProcessFunction):
     """Emits text into a number column."""
 
     def process_element(self, value, ctx):
         yield value.k, "one", 1
 
 
-class Show(KeyedProcessFunction):
+class Show(keyed.KeyedProcessFunction):
     """Emits what it gets, as text."""
 
     def process_element(self, value, ctx):
@@ -428,10 +419,10 @@ def parquet_rows(folder):
     return sorted(tuple(row.values()) for row in pq.read_table(str(folder)).to_pylist())
 
 
-class CountKeys(KeyedProcessFunction):
+class CountKeys(keyed.KeyedProcessFunction):
     """Counts, and with ``timers`` says so again when nothing has come for ten milliseconds."""
 
-    n = ValueState(int, default=0)
+    n = keyed.ValueState(int, default=0)
 
     def __init__(self, timers=True):
         self.timers = timers
@@ -446,11 +437,11 @@ class CountKeys(KeyedProcessFunction):
         yield f"timer {ctx.get_current_key()}", self.n.value()
 
 
-class Changes(KeyedProcessFunction):
+class Changes(keyed.KeyedProcessFunction):
     """Changes, stores and emits one list, and the list of its input."""
 
-    seen = ValueState(list[int], default=[])
-    named = MapState(str, list[int])
+    seen = keyed.ValueState(list[int], default=[])
+    named = keyed.MapState(str, list[int])
 
     def process_element(self, value, ctx):
         x = self.seen.value()
@@ -466,10 +457,10 @@ class Changes(KeyedProcessFunction):
             tags.append(-3)
 
 
-class Gathered(KeyedProcessFunction):
+class Gathered(keyed.KeyedProcessFunction):
     """Keeps the lists that it gets, and changes them."""
 
-    lists = inner_state(ValueState(), in_place=True)
+    lists = inner_state(keyed.ValueState(), in_place=True)
 
     def process_element(self, value, ctx):
         lists = self.lists.value()
@@ -481,7 +472,7 @@ class Gathered(KeyedProcessFunction):
         value.x.clear()
 
 
-class Stamp(KeyedProcessFunction):
+class Stamp(keyed.KeyedProcessFunction):
     """Emits each element with its timestamp; when the watermark reaches that, it says so with a row of −1."""
 
     def process_element(self, value, ctx):
@@ -492,12 +483,12 @@ class Stamp(KeyedProcessFunction):
         yield ctx.get_current_key(), -1, timestamp
 
 
-class CountOn(KeyedProcessFunction):
+class CountOn(keyed.KeyedProcessFunction):
     """Goes on with counts and lists from elsewhere; a timer ends a key."""
 
-    count = ValueState(int, default=0)
-    items = ListState(str)
-    prices = MapState(str, float)
+    count = keyed.ValueState(int, default=0)
+    items = keyed.ListState(str)
+    prices = keyed.MapState(str, float)
 
     def process_element(self, value, ctx):
         self.count.update(self.count.value() + value.v)
@@ -530,10 +521,10 @@ async def upper(key):
     return None if key == "c" else (key.upper(), 1)
 
 
-ODD = OutputTag("odd", SCHEMA)
+ODD = keyed.OutputTag("odd", SCHEMA)
 
 
-class Split(KeyedProcessFunction):
+class Split(keyed.KeyedProcessFunction):
     """Hands rows on; those with an odd value go to a side output."""
 
     def process_element(self, value, ctx):
@@ -543,10 +534,10 @@ class Split(KeyedProcessFunction):
             yield tuple(value)
 
 
-class Running(KeyedProcessFunction):
+class Running(keyed.KeyedProcessFunction):
     """The sum so far, also 10 ms after each element."""
 
-    total = ValueState(int, default=0)
+    total = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.total.update(self.total.value() + value.v)
@@ -583,10 +574,10 @@ def branches(source, parallelism=2):
     }
 
 
-class HandOn(KeyedProcessFunction):
+class HandOn(keyed.KeyedProcessFunction):
     """Hands rows on, and the last one again 20 ms later; values above 90 also go to a side output as they are."""
 
-    last = ValueState(int, default=0)
+    last = keyed.ValueState(int, default=0)
 
     def process_element(self, value, ctx):
         self.last.update(value.v)
@@ -599,7 +590,7 @@ class HandOn(KeyedProcessFunction):
         yield ctx.get_current_key(), self.last.value()
 
 
-class Moved(KeyedProcessFunction):
+class Moved(keyed.KeyedProcessFunction):
     """Hands rows on with another key."""
 
     def process_element(self, value, ctx):
