@@ -1002,7 +1002,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 59_150,
+    "code lines of the source": 59_000,
     "code lines of the tests": 69_263,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
