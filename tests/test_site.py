@@ -144,10 +144,13 @@ SEARCHES = {
     "slowly changing dimension": "how-to/recipes/#slowly-changing-dimension",
     "leaderboard": "how-to/recipes/#leaderboard",
     "deduplication": "how-to/recipes/#deduplicate",
+    "deduplicate events": "how-to/recipes/#deduplicate",
     "funnel": "how-to/recipes/#funnel",
+    "upgrade python": "how-to/production/#upgrades",
     "fraud": "tutorial/10-patterns/",
     "alert": "how-to/recipes/#alert-once",
     "backfill": "how-to/recipes/#backfill",
+    "failed logins": "how-to/patterns/#recipes",
 }
 
 
