@@ -1003,7 +1003,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_000,
-    "code lines of the tests": 69_263,
+    "code lines of the tests": 69_400,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 74_990,
