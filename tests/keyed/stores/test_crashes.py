@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, TIMER_EVENT, TTL_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import TableDelta
@@ -20,6 +21,7 @@ from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).resolve().parent
 NONE = encode_key(None)
 ROUNDS = 5
 
@@ -173,4 +175,15 @@ def test_what_is_not_committed_is_gone_after_a_crash(tmp_path):
     store = CommitStore(tmp_path)
     log = store.group_log("op", 0)
     assert (store.read("a"), list(log.read(0, 9)), log.read_meta()) == (b"1", [(1, b"x")], None)
+    store.close()
+
+
+@pytest.mark.parametrize("row", [3, 8])
+def test_the_program_applies_what_the_test_expects(tmp_path, row):
+    store, expected = RocksStore(tmp_path), ReferenceStore()
+    for each in range(1, row + 1):
+        store.apply("log", each, changes_of(each))
+        expected.apply("log", each, changes_of(each))
+    assert_same(store, expected)
+    assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP))
     store.close()
