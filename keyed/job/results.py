@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+#: What a summary names if there is any, with its counter.
+_TOLD = {"late": "rows_late", "dropped": "rows_dropped", "bad": "rows_bad", "timers pending": "timers_pending"}
+
+
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
-    """Summarize counters: the rows into and out of each operator."""
-    said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
+    """Summarize counters: the rows into and out of each operator, and those that its user may not expect."""
+    said = []
+    for name, each in metrics.items():
+        told = [f"{count} {what}" for what, counter in _TOLD.items() if (count := each.get(counter))]
+        said.append(", ".join([f"{name!r}: {each.get('rows_in', 0)} in", f"{each.get('rows_out', 0)} out", *told]))
     return f"<{'; '.join(said)}>"
 
 

@@ -81,6 +81,21 @@ def test_results_queries_and_harnesses_are_shown():
         assert repr(harness) == "KeyedTestHarness(Outages(), watermark none, processing time 0)"
 
 
+class Waits(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(value["t"] + 100)
+        yield value["t"]
+
+    def on_timer(self, timestamp, ctx):
+        yield timestamp
+
+
+def test_results_name_late_rows_and_timers_that_wait():
+    rows = keyed.stream([{"k": "a", "t": time} for time in (20, 0, 5)], timestamp="t")
+    result = rows.key_by("k").process(Waits(), name="waits").run(rows_per_batch=1, drain=False)
+    assert "metrics=<'waits': 3 in, 3 out, 2 late, 3 timers pending>" in repr(result)
+
+
 class Contexts(keyed.KeyedProcessFunction):
     def open(self, context):
         self.seen = [repr(context)]
