@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import subprocess
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,13 @@ settings.register_profile(
 
 PROFILE = os.environ.get("KEYED_HYPOTHESIS_PROFILE", "default")
 settings.load_profile(PROFILE)
+
+
+#: Minutes after which no slow test begins, of a run of a part of them; 0 for all of them.
+SLOW_MINUTES = float(os.environ.get("KEYED_SLOW_MINUTES", "0"))
+#: Text that chooses the order of their files, so that each run has another part.
+SLOW_ORDER = os.environ.get("KEYED_SLOW_ORDER", "")
+_BEGAN = time.monotonic()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -100,6 +108,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"kafka{half}"))
         elif {"spark", "spark_lake"} & set(fixtures):
             item.add_marker(pytest.mark.xdist_group("smoke" if is_smoke else item.path.stem))
+    if SLOW_MINUTES:
+        items.sort(key=lambda item: zlib.crc32(f"{SLOW_ORDER} {item.path.name}".encode()))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no slow test after the minutes of a part."""
+    if SLOW_MINUTES and item.get_closest_marker("slow") and time.monotonic() - _BEGAN > 60 * SLOW_MINUTES:
+        pytest.skip(
+            f"after KEYED_SLOW_MINUTES={SLOW_MINUTES:g}: a part of the slow tests runs, and others the next time"
+        )
 
 
 def pytest_collection_finish() -> None:
