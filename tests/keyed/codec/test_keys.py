@@ -212,7 +212,7 @@ class Shade(int):
         (dt.time(1), "datetime.time", "tuple"),
         (dt.datetime(2024, 1, 1), "naive", "time zone"),
         (dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=1))), "9999", "UTC"),
-        (Decimal("NaN"), "NaN", "None"),
+        (Decimal("NaN"), "NaN", "use a value instead"),
         ("\ud800", "text", "surrogates"),
         (object(), "object", "tuple of its fields"),
         (1j, "complex", "tuple of its fields"),
