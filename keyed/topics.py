@@ -80,7 +80,7 @@ class UpsertTopic(Shown):
         partitions: Number of partitions of a new topic.
         replication_factor: Number of replicas of a new topic; by default the broker's.
         settings: Settings of librdkafka; its ``partitioner`` is ``murmur2_random``, as in Kafka's Java client.
-        timeout: Of operations at a broker.
+        timeout: Of operations at a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is missing or out of its range.

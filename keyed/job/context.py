@@ -39,9 +39,9 @@ class Timer(NamedTuple):
 class TimerService(Protocol):
     """Clocks and timers of the current key, in `int` milliseconds since the epoch.
 
-    An unnamed timer is one per (key, domain, timestamp); a named one is one per (key, domain, name), and setting it
-    again replaces it. An event-time timer set in the past waits for the next advance of the watermark, a
-    processing-time timer fires right after the call that set it.
+    An unnamed timer is one per (key, domain, timestamp), as in Flink; a named one is one per (key, domain, name), and
+    setting it again replaces it, as in Beam. Timers fire by timestamp, key, name. An event-time timer set in the past
+    waits for the next advance of the watermark, a processing-time timer fires right after the call that set it.
     """
 
     def current_watermark(self) -> int:

@@ -27,7 +27,7 @@ class Prometheus(Shown):
         host: Its address, by default this machine only. Everyone who reaches it reads the metrics.
         file: Instead of a port a file for the node exporter's text collector, ending in ``.prom``, replaced
             atomically.
-        every: Interval at which the file is written.
+        every: Interval at which the file is written: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: Neither or both of ``port`` and ``file`` are given, or one is out of its range.

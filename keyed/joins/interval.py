@@ -67,7 +67,7 @@ class IntervalJoin(TimedJoin):
 
     As Flink's `IntervalJoinOperator`: a pair is emitted as soon as both elements have arrived, with the greater
     timestamp. An element is kept until the watermark rules out further partners; then an outer join emits it without
-    one.
+    one, with that time. One below the watermark is late.
 
     Args:
         join: As of all joins; or a `ProcessJoinFunction`.

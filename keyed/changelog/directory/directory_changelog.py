@@ -95,8 +95,8 @@ class DirectoryChangelog(StoredChangelog):
         history_bytes: If the commits of a key group have more bytes, compaction keeps only the newest half as many,
             whatever their age.
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
-        export_interval: Commits of a key group are exported together when the oldest is as old, in processing time;
-            at most 64. Readers lag by as much.
+        export_interval: Commits of a key group are exported together when the oldest is as old: `int` milliseconds or
+            `timedelta` of processing time; at most 64. Readers lag by as much.
         group_access: A new folder can be read by its group; otherwise only by the user.
 
     Raises:

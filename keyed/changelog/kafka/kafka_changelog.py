@@ -132,12 +132,12 @@ class KafkaChangelog:
         replication_factor: Number of replicas; by default, the broker's ``default.replication.factor``.
         compaction_lag: As in `DirectoryChangelog`, as ``min.compaction.lag.ms``.
         tombstone_retention: Time for which removals are kept (``delete.retention.ms``), longer than reading a
-            partition takes.
+            partition takes: `int` milliseconds or `timedelta`.
         export_interval: As in `DirectoryChangelog`.
         topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
         settings: Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``, which are sent to the query's
             workers. Those on which transactions depend are refused.
-        timeout: Of operations at a broker.
+        timeout: Of operations at a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.

@@ -99,7 +99,7 @@ class ObjectStoreChangelog(StoredChangelog):
         history_bytes: As in `DirectoryChangelog`.
         auto_compact: As in `DirectoryChangelog`.
         export_interval: As in `DirectoryChangelog`.
-        timeout: Time for which a request is retried.
+        timeout: Time for which a request is retried: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter breaks its rule.
