@@ -26,6 +26,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
@@ -34,7 +35,6 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-BUILD = ROOT / "build"
 ENVIRONMENT = ROOT / ".environments" / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Where the site is published. This, and the addresses in errors, come from one line of `pyproject.toml`.
@@ -438,24 +438,25 @@ def title_of(text: str) -> tuple[str, str]:
 def main(arguments: list[str]) -> int:
     """Build the site, and return how many links are wrong."""
     parser = argparse.ArgumentParser(prog="docs/build.py", description="Build the documentation site.")
-    parser.add_argument("site", nargs="?", type=Path, default=BUILD / "site", help="folder for the site (build/site)")
+    default = ROOT / "build" / "site"
+    parser.add_argument("site", nargs="?", type=Path, default=default, help="folder for the site (build/site)")
     site = parser.parse_args(arguments).site.resolve()
     version = site / VERSION
-    staged = BUILD / "pages"
-    made = BUILD / "html"  # the generator writes below its settings only
-    shutil.rmtree(made, ignore_errors=True)
-    stage(staged)
-    settings = BUILD / "zensical.toml"
-    settings.write_text(configuration(staged, made))
-    command: list[str | Path] = [generator(), "build", "--strict", "--clean", "-f", settings]
-    built = subprocess.run(command, check=False, capture_output=True, text=True)
-    if built.returncode:
-        # Without colors, and without the calls inside the generator.
-        print(re.sub(r"\x1b\[[\d;]*m", "", built.stdout + built.stderr).partition("Traceback")[0])
-        return built.returncode
-    shutil.rmtree(version, ignore_errors=True)
-    shutil.copytree(made, version)
-    write_shared(site, staged)
+    # A folder for each build: the generator's cache is below its settings, and two builds do not share one.
+    with tempfile.TemporaryDirectory(prefix="keyed-docs-") as scratch:
+        staged, made = Path(scratch) / "pages", Path(scratch) / "html"
+        stage(staged)
+        settings = Path(scratch) / "zensical.toml"
+        settings.write_text(configuration(staged, made))
+        command: list[str | Path] = [generator(), "build", "--strict", "--clean", "-f", settings]
+        built = subprocess.run(command, check=False, capture_output=True, text=True)
+        if built.returncode:
+            # Without colors, and without the calls inside the generator.
+            print(re.sub(r"\x1b\[[\d;]*m", "", built.stdout + built.stderr).partition("Traceback")[0])
+            return built.returncode
+        shutil.rmtree(version, ignore_errors=True)
+        shutil.copytree(made, version)
+        write_shared(site, staged)
     wrong = check(site)
     print("\n".join(wrong) if wrong else f"{len(list(version.rglob('*.html')))} pages in {site}, no dead links")
     return min(len(wrong), 1)
