@@ -1,13 +1,13 @@
 """The Nexmark queries in keyed, Flink SQL and Spark SQL: ``python -m tests.benchmarks.nexmark``.
 
-Each engine runs each query over the same events, on two cores, in a process of its own. A process runs the query over a
-few events, whose results are compared with those of DuckDB, over all events to warm up, over the few again, and then
-``--rounds`` times over all. What the third run costs is the start-up, and is subtracted. Figures are CPU-seconds of all
-processes for a million events, the median of the rounds; rounds of different engines are not interleaved.
+Each engine runs each query over the same events, on two cores, in a process of its own. A process runs the query over
+a few events, whose results are compared with those of DuckDB, over 250,000 to warm up, three times over the few, and
+then ``--rounds`` times over all. The cheapest of the three is the start-up, and is subtracted. Figures are CPU-seconds
+of all processes for a million events, the median of the rounds with the least and the most; rounds of different engines
+are not interleaved. ``--log`` keeps what each run cost, and what all else on the machine did beside it.
 
-Each engine reads the format that costs it least of those that it has: keyed and Spark one Parquet file a batch, Flink
-one CSV file a table, because its package has no Parquet. keyed on Spark, Spark and Flink throw their results away;
-keyed in the local runtime writes them as Parquet files.
+All read Parquet, keyed and Spark a file of events a batch, Flink a file of each table, in the order of events. All
+write Parquet; Flink and Spark have no files of rows that change (q4, q9, q15 to q19), and throw these away.
 """
 
 from __future__ import annotations
@@ -35,19 +35,27 @@ from typing import Any
 import attrs
 import psutil
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
+import pyspark
 
 import keyed
 from examples.nexmark.catalog import QUERIES
 from examples.nexmark.catalog import run as run_locally
-from examples.nexmark.events import Events
 from examples.nexmark.generator import Generator
 from tests.benchmarks.meter import Meter, adopting
 from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
-from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, FLINK_TABLES, SPARK, SPARK_CANNOT, SPARK_MODES
+from tests.benchmarks.nexmark_sql import (
+    FLINK,
+    FLINK_CANNOT,
+    FLINK_CHANGES,
+    FLINK_TABLES,
+    SPARK,
+    SPARK_CANNOT,
+    SPARK_MODES,
+)
 from tests.examples.nexmark_oracles import Oracle
 from tests.support.flink import PACKAGE, flink_python
+from tests.support.jars import FLINK_PARQUET, fetch
 
 __all__ = ["main"]
 
@@ -57,6 +65,7 @@ _FLINK_RUN = Path(__file__).with_name("nexmark_flink.py")
 _NAMES = {"keyed": "keyed on Spark", "local": "keyed, local", "flink": "Flink SQL", "spark": "Spark SQL"}
 _FILE = 250_000  # events: a batch on Spark
 _FEW, _FEW_RATE = 5_000, 125
+_STARTS = 3
 _CONFIG = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 #: Of equal prices or times Flink and Spark may choose any.
 _ANY_OF_EQUALS = {"q9", "q18", "q19"}
@@ -69,7 +78,8 @@ class Figures:
     """The figures of a query in an engine.
 
     Attributes:
-        cpu: CPU-seconds for a million events.
+        cpu: CPU-seconds for a million events, the median of the rounds.
+        least, most: Those of the cheapest and of the dearest round.
         peak_bytes: Highest resident memory of all processes together.
         state_bytes: Size of the state at its largest: live state of keyed, files of checkpoints of Flink, state stores
             of Spark; ``None`` where nothing is kept.
@@ -77,6 +87,8 @@ class Figures:
     """
 
     cpu: float
+    least: float
+    most: float
     peak_bytes: int
     state_bytes: int | None
     agrees: bool | None
@@ -103,8 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _FOLDER.mkdir(parents=True, exist_ok=True)
     (_FOLDER.parent / ".gitignore").write_text("*\n")
-    few, whole = _events(_FEW, _FEW_RATE), _events(options.events, options.rate)
-    million = (options.events - _FEW) / 1e6
+    few, warm = _events(_FEW, _FEW_RATE), _events(min(_FILE, options.events), options.rate)
+    whole = _events(options.events, options.rate)
+    runs = [few, warm, *[few] * _STARTS, *[whole] * options.rounds]
     print(_settings(options), flush=True)
     figures: dict[str, dict[str, Figures | str]] = {}
     until = time.monotonic() + 60 * options.minutes
@@ -116,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if left <= 0:
                     measured: Figures | str = f"not measured: --minutes {options.minutes} are over"
                 else:
-                    measured = _measured(engine, query, few, whole, million, min(left, options.limit), options)
+                    measured = _measured(engine, query, runs, min(left, options.limit), options)
             except (CannotRun, RuntimeError) as error:
                 measured = f"{'cannot' if isinstance(error, CannotRun) else 'FAILED'}: {error}"
             figures[query][engine] = measured
@@ -146,7 +159,13 @@ def table(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) 
                 reasons.append(f"- {query}, {_NAMES[engine]}: {each}")
                 continue
             state = "" if each.state_bytes is None else f"{each.state_bytes / 1e6:.1f}"
-            cells += [f"{each.cpu:.2f}", _text(_above(figures, query, engine)), f"{each.peak_bytes / 1e6:.0f}", state]
+            spread = f" ({each.least:.2f} to {each.most:.2f})" if each.least < each.most else ""
+            cells += [
+                f"{each.cpu:.2f}{spread}",
+                _text(_above(figures, query, engine)),
+                f"{each.peak_bytes / 1e6:.0f}",
+                state,
+            ]
         if "flink" in engines:
             for engine in engines:
                 if engine != "flink":
@@ -222,10 +241,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=positive, default=10_000, help="events a second of event time")
     parser.add_argument("--rounds", type=positive, default=2, help="measured runs")
     parser.add_argument("--flink-state", choices=("rocksdb", "hashmap"), default="rocksdb", help="state of Flink")
-    limit = "seconds after which a process is ended (default: 400)"
-    parser.add_argument("--limit", type=positive, default=400, help=limit)
+    limit = "seconds after which a process is ended (default: 3600)"
+    parser.add_argument("--limit", type=positive, default=3600, help=limit)
     minutes = "minutes after which the rest is not measured (default: 90)"
     parser.add_argument("--minutes", type=positive, default=90, help=minutes)
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="where a line of each query and engine is added (JSON)"
+    )
     parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")
     latency = "measure latencies of keyed on Spark instead (q1, q5, q8, q18; about 15 minutes)"
     parser.add_argument("--latency", action="store_true", help=latency)
@@ -236,31 +258,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _events(count: int, rate: int) -> Path:
-    """Return a folder of events, with CSV files too."""
+    """Return a folder of events, with a file of each table too."""
     folder = _FOLDER / f"{count}-{rate}"
     if not folder.exists():
         new = Path(tempfile.mkdtemp(dir=_FOLDER))
         Generator(count, rate, seed=7).write(new / "events", -(-count // _FILE))
-        for name, columns in FLINK_TABLES.items():
-            names = [column.split()[0] for column in columns.split(", ")]
-            with (new / f"{name}.csv").open("wb") as file:
-                for path in sorted((new / "events").glob("*.parquet")):
-                    pyarrow.csv.write_csv(_flat(path, name).select(names), file, _NO_HEADER)
+        files = sorted((new / "events").glob("*.parquet"))
+        for name in FLINK_TABLES:
+            schema = pa.schema(list(pq.read_schema(files[0]).field(name).type))
+            with pq.ParquetWriter(new / f"{name}.parquet", schema) as writer:
+                for file in files:
+                    structs: Any = pq.read_table(file, columns=[name])[name].combine_chunks().drop_null()
+                    writer.write_table(pa.Table.from_arrays(structs.flatten(), schema=schema))
         new.rename(folder)
     return folder
-
-
-_NO_HEADER = pyarrow.csv.WriteOptions(include_header=False)
-
-
-def _flat(path: Path, name: str) -> pa.Table:
-    """Return the rows of a struct, their times in milliseconds too."""
-    structs: Any = pq.read_table(path, columns=[name])[name].combine_chunks().drop_null()
-    rows = pa.Table.from_arrays(structs.flatten(), names=[field.name for field in structs.type])
-    for time_, new in (("dateTime", "ms"), ("expires", "expires_ms")):
-        if time_ in rows.column_names:
-            rows = rows.append_column(new, rows[time_].cast(pa.int64()))
-    return rows
 
 
 def _settings(options: argparse.Namespace) -> str:
@@ -293,10 +304,8 @@ def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
     }
 
 
-def _measured(
-    engine: str, query: str, few: Path, whole: Path, million: float, seconds: float, options: argparse.Namespace
-) -> Figures:
-    """Measure a query in an engine, for so many seconds at most.
+def _measured(engine: str, query: str, runs: list[Path], seconds: float, options: argparse.Namespace) -> Figures:
+    """Measure a query in an engine over folders of events, for so many seconds at most.
 
     Raises:
         CannotRun: It cannot.
@@ -306,7 +315,6 @@ def _measured(
     if query in cannot:
         raise CannotRun(cannot[query])
     scratch = Path(tempfile.mkdtemp(dir=_FOLDER))
-    runs = [few, whole, few, *[whole] * options.rounds]
     command = [sys.executable, "-m", __spec__.name, "--engines", engine, "--only", query, "--child", str(scratch)]
     command += map(str, runs)
     if engine == "flink":
@@ -314,26 +322,62 @@ def _measured(
             "settings": _flink_settings(options.flink_state, scratch / "checkpoints"),
             "tables": FLINK_TABLES,
             "sql": FLINK[query],
+            "appends": query not in FLINK_CHANGES,
             "runs": [str(run) for run in runs],
             "collected": str(scratch / "collected"),
+            "written": str(scratch / "out"),
         }
         command = [flink_python(), str(_FLINK_RUN), json.dumps(given)]
     try:
         marks, peak, state = _watched(command, scratch, seconds)
         costs = [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
-        cpu = (median(costs[3:]) - costs[2]) / million
-        return Figures(cpu, peak, state, _agrees(engine, query, few, scratch))
+        own, machine, clock = zip(*(attrs.astuple(cost) for cost in costs), strict=True)
+        if options.log is not None:
+            logged = {
+                "query": query,
+                "engine": engine,
+                "runs": [run.name for run in runs],
+                "cpu_seconds": own,
+                "cpu_seconds_of_others": [busy - used for busy, used in zip(machine, own, strict=True)],
+                "seconds": clock,
+                "peak_bytes": peak,
+                "state_bytes": state,
+            }
+            with options.log.open("a") as log:
+                log.write(re.sub(r"(\.\d\d)\d+(e-\d+)?", r"\1", json.dumps(logged)) + "\n")
+        start_up = min(own[2 : 2 + _STARTS])
+        rounds = [(cost - start_up) * 1e6 / (options.events - _FEW) for cost in own[2 + _STARTS :]]
+        agrees = _agrees(engine, query, runs[0], scratch)
+        return Figures(median(rounds), min(rounds), max(rounds), peak, state, agrees)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[float], int, int | None]:
-    """Run a process: its CPU time at each mark, its highest memory, and the largest state.
+@attrs.frozen
+class _Mark:
+    """Seconds at a moment: CPU time of the processes that are measured, and of all of the machine; a clock's."""
+
+    own: float
+    machine: float
+    clock: float
+
+    def __sub__(self, other: _Mark) -> _Mark:
+        return _Mark(self.own - other.own, self.machine - other.machine, self.clock - other.clock)
+
+
+def _busy_seconds() -> float:
+    """Return the CPU time that all processes of the machine have used (Linux)."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.steal - times.guest - times.guest_nice)
+
+
+def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[_Mark], int, int | None]:
+    """Run a process: what was used at each mark, its highest memory, and the largest state.
 
     Raises:
         RuntimeError: It failed, or was not through in time.
     """
-    marks: list[float] = []
+    marks: list[_Mark] = []
     states: list[int] = [0]
     with (
         (scratch / "log").open("w+") as log,
@@ -345,7 +389,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
             stderr=log,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(_ROOT), "TZ": "UTC"},
+            env={**os.environ, "PYTHONPATH": str(_ROOT), "TZ": "UTC", "HADOOP_CLASSPATH": _hadoop()},
         ) as child,
         Meter(child.pid) as meter,
     ):
@@ -361,7 +405,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
                 if line.startswith("state"):
                     states.append(int(line.split()[1]))
                 elif line.startswith(("begin", "end")):
-                    marks.append(meter.read().total)
+                    marks.append(_Mark(meter.read().total, _busy_seconds(), time.monotonic()))
                     child.stdin.write("\n")
                     child.stdin.flush()
         finally:
@@ -375,6 +419,12 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
             text = _reason(log.read()) if in_time else f"not through after {seconds:.0f} s"
             raise RuntimeError(f"exit status {child.returncode}: {text}")
     return marks, peaks[0], max(states) or None
+
+
+def _hadoop() -> str:
+    """Return the libraries that Flink needs for Parquet: its own, and Hadoop's client of pyspark."""
+    client = Path(pyspark.__file__).parent / "jars"
+    return os.pathsep.join(map(str, [*fetch(FLINK_PARQUET), *client.glob("hadoop-client-*.jar")]))
 
 
 def _reason(log: str) -> str:
@@ -439,12 +489,12 @@ def _child(engine: str, query: str, folders: list[Path]) -> None:
     for number, folder in enumerate(runs):
         checkpoint = scratch / f"checkpoint-{number}"
         _mark("begin")
+        target = scratch / f"out-{number}"
         if engine == "spark":
-            size = _run_spark(spark, query, folder / "events", checkpoint, scratch / "collected", collects=not number)
-        elif engine == "local" or not number:
-            size = _run_keyed(query, folder / "events", scratch / f"out-{number}", spark, checkpoint)
+            kept = scratch / "collected" if not number else None
+            size = _run_spark(spark, query, folder / "events", checkpoint, target, kept)
         else:
-            size = _discard_keyed(query, folder / "events", spark, checkpoint)
+            size = _run_keyed(query, folder / "events", target, spark, checkpoint)
         _mark("end")
         print(f"state {size}", flush=True)
 
@@ -466,19 +516,8 @@ def _run_keyed(query: str, folder: Path, target: Path, spark: Any, checkpoint: P
     return sizes.largest
 
 
-def _discard_keyed(query: str, folder: Path, spark: Any, checkpoint: Path) -> int:
-    """Run a query of keyed on Spark, and throw its rows away. Returns the bytes of its state."""
-    sizes = _Sizes()
-    QUERIES[query].output(Events(folder, spark)).run(_discard, checkpoint=checkpoint, drain=True, on_progress=sizes)
-    return sizes.largest
-
-
-def _discard(batch: Any, _: int) -> None:
-    batch.write.format("noop").mode("append").save()
-
-
-def _run_spark(spark: Any, query: str, folder: Path, checkpoint: Path, collected: Path, *, collects: bool) -> int:
-    """Run a query of Spark SQL, and throw its rows away or keep them as a pickle. Returns the bytes of its state."""
+def _run_spark(spark: Any, query: str, folder: Path, checkpoint: Path, target: Path, collected: Path | None) -> int:
+    """Run a query of Spark SQL that writes Parquet files, or keeps its rows as a pickle. Returns its state's bytes."""
     files = sorted(folder.glob("*.parquet"))
     schema = spark.read.parquet(str(files[0])).schema
     events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).option("pathGlobFilter", "*.parquet")
@@ -494,11 +533,18 @@ def _run_spark(spark: Any, query: str, folder: Path, checkpoint: Path, collected
     def keep(batch: Any, _: int) -> None:
         rows.extend(tuple(row) for row in batch.collect())
 
-    stream = spark.sql(SPARK[query]).writeStream.outputMode(SPARK_MODES.get(query, "append"))
+    mode = SPARK_MODES.get(query, "append")
+    stream = spark.sql(SPARK[query]).writeStream.outputMode(mode)
     stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    running = (stream.foreachBatch(keep) if collects else stream.format("noop")).start()
+    if collected is not None:
+        stream = stream.foreachBatch(keep)
+    elif mode == "append":
+        stream = stream.format("parquet").option("path", str(target))
+    else:
+        stream = stream.format("noop")
+    running = stream.start()
     running.awaitTermination()
-    if collects:
+    if collected is not None:
         collected.write_bytes(pickle.dumps(rows))
     sizes = [
         sum(operator["memoryUsedBytes"] for operator in report["stateOperators"]) for report in running.recentProgress

@@ -43,6 +43,8 @@ _ICEBERG = {"4.0": "1.11.0", "4.1": "1.12.0"}
 LAKEHOUSE = _modules("lakehouse", spark=_SPARK, iceberg=_ICEBERG[_SPARK]) if _SPARK in _ICEBERG else ""
 #: The Kafka connector of Flink SQL and its Avro with a schema registry, each with its dependencies in one file.
 FLINK_KAFKA = _modules("flink_kafka")
+#: Flink SQL's Parquet; it needs Hadoop's client, which pyspark has among its jars.
+FLINK_PARQUET = _modules("flink_parquet")
 
 _FETCH_SECONDS = 600
 
