@@ -337,14 +337,14 @@ def _measured(engine: str, query: str, runs: list[Path], seconds: float, options
                 "query": query,
                 "engine": engine,
                 "runs": [run.name for run in runs],
-                "cpu_seconds": own,
-                "cpu_seconds_of_others": [busy - used for busy, used in zip(machine, own, strict=True)],
-                "seconds": clock,
+                "cpu_seconds": [round(each, 2) for each in own],
+                "cpu_seconds_of_others": [round(busy - used, 2) for busy, used in zip(machine, own, strict=True)],
+                "seconds": [round(each, 2) for each in clock],
                 "peak_bytes": peak,
                 "state_bytes": state,
             }
             with options.log.open("a") as log:
-                log.write(re.sub(r"(\.\d\d)\d+(e-\d+)?", r"\1", json.dumps(logged)) + "\n")
+                log.write(json.dumps(logged) + "\n")
         start_up = min(own[2 : 2 + _STARTS])
         rounds = [(cost - start_up) * 1e6 / (options.events - _FEW) for cost in own[2 + _STARTS :]]
         agrees = _agrees(engine, query, runs[0], scratch)
