@@ -306,6 +306,25 @@ def test_commands_in_the_docs_exist():
             )
 
 
+def test_figures_of_nexmark_are_those_of_the_log():
+    from tests.benchmarks import nexmark
+
+    page = (DOCS / "explanation" / "performance.md").read_text()
+    figures: dict[str, dict[str, dict[str, nexmark.Figures]]] = {}
+    for (query, engine, runs), record in nexmark.read_log(ROOT / "tests" / "benchmarks" / "nexmark.jsonl").items():
+        assert record["agrees"] is not False
+        of_size = figures.setdefault(runs[-1].partition("-")[0], {})
+        of_size.setdefault(query, {})[engine] = nexmark.figures_of(record)
+    assert [*figures] == ["10000000", "1000000"]
+    for of_size in figures.values():
+        engines = [
+            each for each in ("local", "flink", "keyed", "spark") if any(each in row for row in of_size.values())
+        ]
+        queries = sorted(of_size, key=lambda query: int(query[1:]))
+        rows = {query: {engine: of_size[query].get(engine, "") for engine in engines} for query in queries}
+        assert nexmark.table(rows, engines) in page
+
+
 def test_the_functions_that_are_measured_are_those_of_the_page():
     from tests.benchmarks.minutes import MinuteByColumns, MinuteByRows
 

@@ -4,7 +4,8 @@ Each engine runs each query over the same events, on two cores, in a process of 
 a few events, whose results are compared with those of DuckDB, over 250,000 to warm up, three times over the few, and
 then ``--rounds`` times over all. The cheapest of the three is the start-up, and is subtracted. Figures are CPU-seconds
 of all processes for a million events, the median of the rounds with the least and the most; rounds of different engines
-are not interleaved. ``--log`` keeps what each run cost, and what all else on the machine did beside it.
+are not interleaved. ``--log`` keeps what each run cost, and what all else on the machine did beside it; what is
+there already is not measured again.
 
 All read Parquet, keyed and Spark a file of events a batch, Flink a file of each table, in the order of events. All
 write Parquet; Flink and Spark have no files of rows that change (q4, q9, q15 to q19), and throw these away.
@@ -115,26 +116,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _FOLDER.mkdir(parents=True, exist_ok=True)
     (_FOLDER.parent / ".gitignore").write_text("*\n")
-    few, warm = _events(_FEW, _FEW_RATE), _events(min(_FILE, options.events), options.rate)
-    whole = _events(options.events, options.rate)
+    few, warm = _folder(_FEW, _FEW_RATE), _folder(min(_FILE, options.events), options.rate)
+    whole = _folder(options.events, options.rate)
     runs = [few, warm, *[few] * _STARTS, *[whole] * options.rounds]
     print(_settings(options), flush=True)
     figures: dict[str, dict[str, Figures | str]] = {}
+    logged = read_log(options.log)
     until = time.monotonic() + 60 * options.minutes
     for query in options.only:
         figures[query] = {}
         for engine in options.engines:
             left = until - time.monotonic()
             try:
-                if left <= 0:
+                record = logged.get((query, engine, tuple(run.name for run in runs)))
+                if record is None and left <= 0:
                     measured: Figures | str = f"not measured: --minutes {options.minutes} are over"
                 else:
-                    measured = _measured(engine, query, runs, min(left, options.limit), options)
+                    if record is None:
+                        record = _measured(engine, query, runs, min(left, options.limit), options)
+                        if options.log is not None:
+                            with options.log.open("a") as log:
+                                log.write(json.dumps(record) + "\n")
+                    measured = figures_of(record)
             except (CannotRun, RuntimeError) as error:
                 measured = f"{'cannot' if isinstance(error, CannotRun) else 'FAILED'}: {error}"
             figures[query][engine] = measured
             print(f"# {query} {engine}: {measured}", file=sys.stderr, flush=True)
     print(table(figures, options.engines))
+    for engine in options.engines:
+        peaks = [each.peak_bytes / 1e6 for row in figures.values() if isinstance(each := row[engine], Figures)]
+        print(f"peak memory of {_NAMES[engine]}: {min(peaks, default=0):.0f} to {max(peaks, default=0):.0f} MB")
     if options.chart is not None:
         options.chart.write_text(chart(figures, options.engines))
     found = [each for row in figures.values() for each in row.values()]
@@ -143,36 +154,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) -> str:
-    """Return the figures as a table in Markdown, and below it the reasons of queries without."""
-    columns = [column for engine in engines for column in (f"{_NAMES[engine]}", "− q0", "peak MB", "state MB")]
-    if "flink" in engines:
-        others = [_NAMES[engine] for engine in engines if engine != "flink"]
-        columns += [column for other in others for column in (f"{other} / Flink", "− q0")]
+    """Return the CPU-seconds as a table in Markdown, and below it the reasons of cells without one."""
+    compared = {"local", "flink"} <= {*engines}
+    columns = [*(_NAMES[engine] for engine in engines), *(["Flink SQL / keyed, local"] if compared else [])]
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
-    reasons = []
     for query, row in figures.items():
-        cells = []
-        for engine in engines:
-            each = row[engine]
-            if isinstance(each, str):
-                cells += ["", "", "", ""]
-                reasons.append(f"- {query}, {_NAMES[engine]}: {each}")
-                continue
-            state = "" if each.state_bytes is None else f"{each.state_bytes / 1e6:.1f}"
-            spread = f" ({each.least:.2f} to {each.most:.2f})" if each.least < each.most else ""
-            cells += [
-                f"{each.cpu:.2f}{spread}",
-                _text(_above(figures, query, engine)),
-                f"{each.peak_bytes / 1e6:.0f}",
-                state,
-            ]
-        if "flink" in engines:
-            for engine in engines:
-                if engine != "flink":
-                    cells.append(_ratio(_cpu(row[engine]), _cpu(row["flink"])))
-                    cells.append(_ratio(_above(figures, query, engine), _above(figures, query, "flink")))
+        cells = [_text(row[engine]) for engine in engines]
+        if compared:
+            ours, theirs = row["local"], row["flink"]
+            ratio = ""
+            if isinstance(ours, Figures) and isinstance(theirs, Figures):
+                ratio = f"{theirs.cpu / ours.cpu:.1f}"
+            cells.append(ratio)
         lines.append(f"| {query} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *reasons])
+    whys = [
+        f"- {query}, {_NAMES[engine]}: {row[engine]}"
+        for query, row in figures.items()
+        for engine in engines
+        if isinstance(row[engine], str) and row[engine]
+    ]
+    return "\n".join([*lines, *(["", *whys] if whys else [])])
+
+
+def _text(figures: Figures | str) -> str:
+    if isinstance(figures, str):
+        return ""
+    spread = f" ({figures.least:.2f} to {figures.most:.2f})" if figures.least < figures.most else ""
+    return f"{figures.cpu:.2f}{spread}"
 
 
 def chart(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) -> str:
@@ -197,26 +205,6 @@ def chart(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) 
     size = f'width="680" height="{y + 10}" font-family="sans-serif" font-size="11"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', title, *parts, "</svg>", ""])
-
-
-def _above(figures: dict[str, dict[str, Figures | str]], query: str, engine: str) -> float | None:
-    """Return what a query costs more than q0 of that engine."""
-    base, each = figures.get("q0", {}).get(engine), figures[query][engine]
-    if query == "q0" or not isinstance(base, Figures) or not isinstance(each, Figures):
-        return None
-    return each.cpu - base.cpu
-
-
-def _cpu(figures: Figures | str) -> float | None:
-    return None if isinstance(figures, str) else figures.cpu
-
-
-def _ratio(ours: float | None, theirs: float | None) -> str:
-    return "" if ours is None or theirs is None or theirs <= 0 else f"{ours / theirs:.2f}"
-
-
-def _text(number: float | None) -> str:
-    return "" if number is None else f"{number:.2f}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -257,10 +245,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _events(count: int, rate: int) -> Path:
-    """Return a folder of events, with a file of each table too."""
-    folder = _FOLDER / f"{count}-{rate}"
+def _folder(count: int, rate: int) -> Path:
+    return _FOLDER / f"{count}-{rate}"
+
+
+def _generate(folder: Path) -> None:
+    """Write a folder of events, with a file of each table too, unless it is there."""
     if not folder.exists():
+        count, rate = map(int, folder.name.split("-"))
         new = Path(tempfile.mkdtemp(dir=_FOLDER))
         Generator(count, rate, seed=7).write(new / "events", -(-count // _FILE))
         files = sorted((new / "events").glob("*.parquet"))
@@ -271,7 +263,6 @@ def _events(count: int, rate: int) -> Path:
                     structs: Any = pq.read_table(file, columns=[name])[name].combine_chunks().drop_null()
                     writer.write_table(pa.Table.from_arrays(structs.flatten(), schema=schema))
         new.rename(folder)
-    return folder
 
 
 def _settings(options: argparse.Namespace) -> str:
@@ -304,7 +295,7 @@ def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
     }
 
 
-def _measured(engine: str, query: str, runs: list[Path], seconds: float, options: argparse.Namespace) -> Figures:
+def _measured(engine: str, query: str, runs: list[Path], seconds: float, options: argparse.Namespace) -> dict[str, Any]:
     """Measure a query in an engine over folders of events, for so many seconds at most.
 
     Raises:
@@ -314,6 +305,8 @@ def _measured(engine: str, query: str, runs: list[Path], seconds: float, options
     cannot = {"flink": FLINK_CANNOT, "spark": SPARK_CANNOT}.get(engine, {})
     if query in cannot:
         raise CannotRun(cannot[query])
+    for run in runs:
+        _generate(run)
     scratch = Path(tempfile.mkdtemp(dir=_FOLDER))
     command = [sys.executable, "-m", __spec__.name, "--engines", engine, "--only", query, "--child", str(scratch)]
     command += map(str, runs)
@@ -331,26 +324,35 @@ def _measured(engine: str, query: str, runs: list[Path], seconds: float, options
     try:
         marks, peak, state = _watched(command, scratch, seconds)
         costs = [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
-        own, machine, clock = zip(*(attrs.astuple(cost) for cost in costs), strict=True)
-        if options.log is not None:
-            logged = {
-                "query": query,
-                "engine": engine,
-                "runs": [run.name for run in runs],
-                "cpu_seconds": [round(each, 2) for each in own],
-                "cpu_seconds_of_others": [round(busy - used, 2) for busy, used in zip(machine, own, strict=True)],
-                "seconds": [round(each, 2) for each in clock],
-                "peak_bytes": peak,
-                "state_bytes": state,
-            }
-            with options.log.open("a") as log:
-                log.write(json.dumps(logged) + "\n")
-        start_up = min(own[2 : 2 + _STARTS])
-        rounds = [(cost - start_up) * 1e6 / (options.events - _FEW) for cost in own[2 + _STARTS :]]
-        agrees = _agrees(engine, query, runs[0], scratch)
-        return Figures(median(rounds), min(rounds), max(rounds), peak, state, agrees)
+        return {
+            "query": query,
+            "engine": engine,
+            "runs": [run.name for run in runs],
+            "cpu_seconds": [round(cost.own, 2) for cost in costs],
+            "cpu_seconds_of_others": [round(cost.machine - cost.own, 2) for cost in costs],
+            "seconds": [round(cost.clock, 2) for cost in costs],
+            "peak_bytes": peak,
+            "state_bytes": state,
+            "agrees": _agrees(engine, query, runs[0], scratch),
+        }
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def read_log(log: Path | None) -> dict[tuple[str, str, tuple[str, ...]], dict[str, Any]]:
+    """Return what a file of runs has by query, engine and folders of events."""
+    lines = log.read_text().splitlines() if log is not None and log.exists() else []
+    records = map(json.loads, lines)
+    return {(record["query"], record["engine"], tuple(record["runs"])): record for record in records}
+
+
+def figures_of(record: dict[str, Any]) -> Figures:
+    """Return the figures of the runs of a query in an engine."""
+    costs, events = record["cpu_seconds"], int(record["runs"][-1].partition("-")[0])
+    start_up = min(costs[2 : 2 + _STARTS])
+    rounds = [(cost - start_up) * 1e6 / (events - _FEW) for cost in costs[2 + _STARTS :]]
+    sizes = record["peak_bytes"], record["state_bytes"]
+    return Figures(median(rounds), min(rounds), max(rounds), *sizes, record["agrees"])
 
 
 @attrs.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
@@ -16,20 +17,34 @@ from tests.benchmarks.nexmark import Figures, chart, main, table
 from tests.benchmarks.nexmark_latency import LATENCY_QUERIES, completed
 from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, SPARK, SPARK_CANNOT
 
-_ENGINES = ["keyed", "flink"]
+_ENGINES = ["local", "flink"]
 _FIGURES: dict[str, dict[str, Figures | str]] = {
-    "q0": {"keyed": Figures(2.0, 10**9, None, True), "flink": Figures(1.0, 2 * 10**9, None, True)},
-    "q5": {"keyed": Figures(4.0, 10**9, 3_000_000, True), "flink": Figures(9.0, 2 * 10**9, 4_000_000, True)},
-    "q6": {"keyed": Figures(3.0, 10**9, 1_000_000, True), "flink": "cannot: it has no such thing"},
+    "q0": {"local": Figures(2.0, 1.5, 2.5, 10**9, None, True), "flink": Figures(1.0, 1.0, 1.0, 2 * 10**9, None, True)},
+    "q5": {"local": Figures(4.0, 4.0, 4.0, 10**9, 3_000, True), "flink": Figures(9.0, 8.0, 9.5, 10**9, 4_000, True)},
+    "q6": {"local": Figures(3.0, 3.0, 3.0, 10**9, 1_000, True), "flink": "cannot: it has no such thing"},
 }
 
 
-def test_the_table_has_the_ratio_of_what_a_query_costs_beyond_q0_and_the_reasons():
+def test_the_table_has_the_spread_of_rounds_the_ratio_and_the_reasons():
     lines = table(_FIGURES, _ENGINES).splitlines()
-    assert lines[3] == "| q5 | 4.00 | 2.00 | 1000 | 3.0 | 9.00 | 8.00 | 2000 | 4.0 | 0.44 | 0.25 |"
-    assert lines[4] == "| q6 | 3.00 | 1.00 | 1000 | 1.0 |  |  |  |  |  |  |"
+    assert lines[2] == "| q0 | 2.00 (1.50 to 2.50) | 1.00 | 0.5 |"
+    assert lines[3] == "| q5 | 4.00 | 9.00 (8.00 to 9.50) | 2.2 |"
+    assert lines[4] == "| q6 | 3.00 |  |  |"
     assert lines[-1] == "- q6, Flink SQL: cannot: it has no such thing"
-    assert {line.count("|") for line in lines[:5]} == {12}
+    assert {line.count("|") for line in lines[:5]} == {5}
+
+
+def test_figures_are_without_the_cheapest_start_and_what_is_logged_is_not_measured_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(nexmark, "_FOLDER", tmp_path / "bench")
+    log = tmp_path / "log"
+    runs = ["5000-125", "250000-10000", *["5000-125"] * 3, *["1005000-10000"] * 2]
+    record = {"query": "q0", "engine": "local", "runs": runs, "cpu_seconds": [9.0, 8.0, 0.5, 0.25, 0.75, 3.25, 2.25]}
+    log.write_text(json.dumps(record | {"peak_bytes": 7_000_000, "state_bytes": None, "agrees": True}))
+    arguments = ["--only", "q0", "--engines", "local", "--events", "1005000", "--rounds", "2", "--log"]
+    assert main([*arguments, str(log)]) == 0
+    printed = capsys.readouterr().out
+    assert "| q0 | 2.50 (2.00 to 3.00) |\n" in printed
+    assert "peak memory of keyed, local: 7 to 7 MB" in printed
 
 
 def test_the_chart_has_a_bar_for_each_figure():
