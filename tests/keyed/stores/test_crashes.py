@@ -21,7 +21,6 @@ from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 ROOT = Path(__file__).resolve().parents[3]
-HERE = Path(__file__).resolve().parent
 NONE = encode_key(None)
 ROUNDS = 5
 

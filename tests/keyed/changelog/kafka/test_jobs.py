@@ -15,8 +15,8 @@ from keyed.recovery import verify
 from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
-from tests.keyed.runtimes.local.test_broadcast import rows_of, rules_of
 from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
+from tests.keyed.runtimes.test_broadcast import rows_of, rules_of
 
 CONTEXT = multiprocessing.get_context("forkserver")
 

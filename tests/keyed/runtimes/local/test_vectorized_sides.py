@@ -6,8 +6,8 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError, KeyTypeError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
-from tests.keyed.runtimes.local.test_two_inputs import expected, last_counts, rows_of
 from tests.keyed.runtimes.spark.functions import BothColumns
+from tests.keyed.runtimes.test_two_inputs import expected, last_counts, rows_of
 
 
 def both(left, right, **options):

@@ -381,6 +381,12 @@ class CompactedMeanwhile(DirectoryChangelog):
         return super().reader(group)
 
 
+def files(spark, folder):
+    """Return the files of a folder as a stream, one a batch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
 def files_source(spark, folder, timestamp="t", **options):
     """A stream over such a folder, one file a batch."""
     Path(folder).mkdir(parents=True, exist_ok=True)

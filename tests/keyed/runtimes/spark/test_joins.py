@@ -7,8 +7,8 @@ import pytest
 import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
-from tests.keyed.runtimes.local.test_two_inputs import rows_of
 from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, grouped, pair, write_file
+from tests.keyed.runtimes.test_two_inputs import rows_of
 from tests.support.explained import computed
 
 PAIRS = "k string, first bigint, second bigint"

@@ -9,9 +9,8 @@ from keyed import bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing import Recording, replay
-from tests.keyed.runtimes.local.test_two_inputs import rows_of
-from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, Both, Count, write_file
-from tests.keyed.runtimes.spark.test_two_inputs import files, tuples
+from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, Both, Count, files, write_file
+from tests.keyed.runtimes.test_two_inputs import rows_of, tuples
 
 DELAY = bounded_out_of_orderness(5)
 COUNTS = "k string, first int, second int"
