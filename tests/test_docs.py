@@ -265,11 +265,10 @@ def test_every_flag_of_the_commands_is_documented():
 
 
 #: Benchmarks with a parser.
-PARSED = "broadcast driver freshness joins nexmark properties requests scale scripts sinks table_states tables"
-PARSED += " versus_bytewax"
+PARSED = "driver freshness joins nexmark properties requests scale scripts sinks table_states tables versus_bytewax"
 #: The options of benchmarks without one.
 UNPARSED = {
-    "crowded delay idle kafka patterns recovery": "",
+    "crowded idle kafka patterns recovery": "",
     "latency": "--rates --seconds --kinds",
     "rocks_memory": "--minutes --keys --parallelism --rows-per-batch",
     "soak": "--minutes --runtime",
