@@ -300,7 +300,8 @@ PLUMBING = {
     "SparkQuery.leave", "SparkQuery.has_drained", "WindowOperator.of", "WindowOperator.known_side_outputs",
     "KafkaSource.between", "KafkaSource.set_waits", "KafkaSource.open", "KafkaSource.fetch", "KafkaSource.take",
     "KafkaSource.has_more", "KafkaSource.wait_for_others", "KafkaSource.seconds_left", "KafkaSource.disconnect",
-    "KafkaSource.is_ended", "open_copy", "last_copy", "write_changes", "SinkWriter.is_transient",
+    "KafkaSource.is_ended", "open_copy", "last_copy", "digest_copy", "write_changes", "SinkWriter.is_transient",
+    "UpsertTopic.open", "Owner.continues",
     "LocalQuery.status", "LocalQuery.is_active",
     "LocalQuery.tables", "LocalQuery.metrics", "LocalQuery.await_termination", "SparkQuery.status",
     "SparkQuery.is_active", "SparkQuery.tables", "SparkQuery.metrics", "SparkQuery.await_termination",
@@ -351,7 +352,7 @@ COMMON_ERRORS = (
 )
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
-NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
+NOTE = "<!-- Written by docs/generate.py from docstrings. -->"
 #: The text before the tables of SQL functions.
 SQL_FUNCTIONS = """\
 Expressions are DuckDB's: its [functions](https://duckdb.org/docs/stable/sql/functions/overview),

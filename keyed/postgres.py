@@ -133,6 +133,7 @@ class _PostgresWriter(SinkWriter):
         self._columns = columns
         self._connection: Any = None
         self.id = f"the PostgreSQL table {sink.table!r}"
+        self.copy_key = sink.key
         schema, _, table = sink.table.rpartition(".")
         name = psycopg.sql.Identifier
         self._table = name(schema, table) if schema else name(table)
@@ -229,11 +230,11 @@ class _PostgresWriter(SinkWriter):
             last, _ = self._last(execute)
             if max(last, 0) != number - 1:
                 return False
-            if changes.removed is None:
+            if changes.replaces:
                 execute("DELETE FROM {table}")
-            keys = [] if changes.removed is None else changes.removed.to_pylist()
+            keys = (row for part in changes.removed for row in part.table.to_pylist())
             deletes = [[row[name] for name in self._sink.key] for row in keys]
-            tables = (self._checked(table).to_pylist() for table in changes.upserts)
+            tables = (self._checked(part.table).to_pylist() for part in changes.upserts)
             upserts = ([[row[name] for name in self._columns] for row in rows] for rows in tables)
             self._change(execute, deletes, upserts, number, note)
         return True

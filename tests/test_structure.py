@@ -133,6 +133,7 @@ STORING_MODULES = (
     "keyed.runtimes.local.",
     "keyed.destinations.ownership",
     "keyed.destinations.parquet",
+    "keyed.destinations.upsert_topic",
     "keyed.job.restoring",
 )
 #: What depends on the tables of the interpreter, or on its hash seed.
@@ -1003,7 +1004,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_000,
-    "code lines of the tests": 69_400,
+    "code lines of the tests": 69_300,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 74_990,

@@ -17,7 +17,7 @@ from keyed.base.arguments import path_text, texts
 from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
-from keyed.destinations.ownership import PREFIX, Owner, marks_of
+from keyed.destinations.ownership import PREFIX, BatchMark, Owner
 from keyed.destinations.sink import SinkWriter, SparkSide, folder_identity, local_folder
 from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
 from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
@@ -199,7 +199,7 @@ class DeltaWriter(TableWriter):
     def _properties(self, batch_id: int, note: Mapping[str, str]) -> Any:
         query = self._owner.query
         return self._delta.CommitProperties(
-            custom_metadata=marks_of(query, batch_id, note),
+            custom_metadata=BatchMark(query, batch_id, note).properties,
             app_transactions=[self._delta.Transaction(PREFIX + query, batch_id)],
         )
 

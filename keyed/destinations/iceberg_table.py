@@ -19,7 +19,7 @@ from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
-from keyed.destinations.ownership import PREFIX, Owner, marks_of, note_of
+from keyed.destinations.ownership import PREFIX, BatchMark, Owner
 from keyed.destinations.sink import SinkWriter, SparkSide
 from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
 from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
@@ -191,7 +191,7 @@ class IcebergWriter(TableWriter):
         with self._table.transaction() as transaction, warnings.catch_warnings():
             # All keys of a batch may be new.
             warnings.filterwarnings("ignore", "Delete operation did not match any records")
-            yield transaction, marks_of(query, batch_id, note)
+            yield transaction, BatchMark(query, batch_id, note).properties
             transaction.set_properties({PREFIX + query: str(batch_id)})
 
     def _replace(self, rows: pa.RecordBatchReader, batch_id: int, note: Mapping[str, str]) -> None:
@@ -244,10 +244,9 @@ class IcebergWriter(TableWriter):
 
     def _last_batch(self, query: str) -> int | None:
         """Return the last batch of a query in the table."""
-        found = [note_of(query, [each]) for each in self._newest_commits()]
+        batches = [mark.batch for mark in BatchMark.of_commits(query, self._newest_commits())]
         kept = self._table.properties.get(PREFIX + query)
-        batches = [int(each["batch"]) for each in found if each] + ([] if kept is None else [int(kept)])
-        return max(batches, default=None)
+        return max(batches if kept is None else [*batches, int(kept)], default=None)
 
 
 class IcebergLakeTable(LakeTable):
@@ -338,7 +337,7 @@ class IcebergLakeTable(LakeTable):
             session.sql(f"ALTER TABLE {self._name(session)} SET TBLPROPERTIES ('{PREFIX}{query}' = '{batch_id}')")
 
     def _marks(self, batch_id: int) -> dict[str, str]:
-        return marks_of(self._owner.query, batch_id, {})
+        return BatchMark(self._owner.query, batch_id).properties
 
 
 def _check_session(sink: IcebergSink, spark: SparkSide) -> None:

@@ -32,7 +32,7 @@ from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.refusals import type_name
-from keyed.destinations.ownership import Owner
+from keyed.destinations.ownership import BatchMark, Owner
 from keyed.destinations.sink import Record, Sink, SinkBatch, SinkWriter
 from keyed.errors import ChangelogError, DefinitionError, SinkError
 from keyed.formats.declared_formats import Format, Json, Protobuf
@@ -157,9 +157,8 @@ class TopicWriter(SinkWriter):
         self._encode_key = encoder(Json(), sink.topic, is_key=True)
         cluster = declared_cluster("KafkaSink", sink.bootstrap, sink.settings, sink.timeout)
         self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
-        #: The id of the next batch, and the digest of the last one; ``None`` if it is not known.
-        self._next = 0
-        self._digest: str | None = None
+        #: The last written batch, with the digest of its records if it is known.
+        self._last = BatchMark(owner.query)
 
     def claim(self, repeated: int | None = None) -> None:
         """Fence other writers with the transactional id, and read the id of the last written batch.
@@ -174,15 +173,16 @@ class TopicWriter(SinkWriter):
         sink = self._sink
         self.close()
         try:
-            mark = self._writer.claim()
+            committed = self._writer.claim()
         except ChangelogError as error:
             raise self._failed(error) from error
-        query, _, digest = mark.text.partition(" ")
+        last = BatchMark.of_offset(committed.number, committed.text)
+        is_own = self._owner.continues([last.query])
         # The first position of another query, which has written nothing, is nobody's.
-        if mark.number < 0 or (mark.number == 0 and query and query not in self._owner.queries):
+        if committed.number < 0 or (committed.number == 0 and last.query and not is_own):
             self._begin(repeated)
             return
-        if query not in self._owner.queries:
+        if not is_own:
             self.close()
             raise SinkError(
                 f"{sink!r}: another query has written with transactional_id={sink.transactional_id!r}, and its batches "
@@ -190,8 +190,7 @@ class TopicWriter(SinkWriter):
                 "transactional_id="
             )
         # A restored query may cut its input into other batches than the one before it.
-        # A position that was set by hand has no digest.
-        self._next, self._digest = (mark.number, digest or None) if query == self._owner.query else (0, None)
+        self._last = last if last.query == self._owner.query else BatchMark(self._owner.query)
 
     def _begin(self, repeated: int | None) -> None:
         """Commit a position before the first batch, or the first one after a week without any."""
@@ -207,11 +206,11 @@ class TopicWriter(SinkWriter):
                 f"{self._owner.query + ' '!r})], asynchronous=False), where N is {repeated + 1} if the batch is there, "
                 f"and {repeated} if it is not"
             )
+        self._last = BatchMark(self._owner.query)
         try:
-            self._writer.write((), Mark(0, f"{self._owner.query} "))
+            self._writer.write((), Mark(*self._last.offset))
         except ChangelogError as error:
             raise self._failed(error) from error
-        self._next, self._digest = 0, None
 
     def pack(self, batch: SinkBatch) -> list[Record]:
         """See `SinkWriter`."""
@@ -234,18 +233,18 @@ class TopicWriter(SinkWriter):
         if not self._writer.is_claimed:
             self.claim()
         digest = _digest(rows)
-        is_same = self._digest is None or digest == self._digest
-        if not rows or batch_id < self._next - 1 or (batch_id < self._next and is_same):
+        last, mark = self._last, BatchMark(self._owner.query, batch_id, {"digest": digest})
+        is_same = last.note.get("digest", digest) == digest
+        if not rows or batch_id < last.batch or (last.covers(batch_id) and is_same):
             return
-        if batch_id < self._next:
+        if last.covers(batch_id):
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
-            mark = Mark(batch_id + 1, f"{self._owner.query} {digest}")
             records = rows if sink.encode is None else (_unpack(packed) for _, packed in rows)
-            self._writer.write(records, mark, is_timed=sink.encode is not None)
+            self._writer.write(records, Mark(*mark.offset), is_timed=sink.encode is not None)
         except ChangelogError as error:
             raise self._failed(error) from error
-        self._next, self._digest = batch_id + 1, digest
+        self._last = mark
 
     def close(self) -> None:
         """See `SinkWriter`."""

@@ -79,7 +79,7 @@ def _claim(folder: SinkFolder, owner: Owner, *, replaces: bool) -> None:
     if before[-1:] == [owner.query]:
         return
     files = folder.parquet_files()
-    if not owner.batches and set(before) & set(owner.queries):
+    if not owner.batches and owner.continues(before):
         # The earlier query may be ahead of its changelogs.
         folder.remove([name for name in files if (batch_of(name) or 0) >= owner.next_batch])
     elif files:

@@ -61,19 +61,73 @@ class SinkBatch(ABC):
         """The rows as an Arrow table without their timestamps; ``None`` if there are none."""
 
 
+class CopiedTable(Protocol):
+    """Protocol of a state table as its copies see it.
+
+    Attributes:
+        key: The columns that identify a row.
+    """
+
+    key: tuple[str, ...]
+
+    @property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """All columns with their types; ``None`` for a type that is not declared."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of the columns and their types; empty if they are not known yet."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns as a schema.
+
+        Raises:
+            DefinitionError: A column has no declared type.
+        """
+
+    def stored_schema(self) -> pa.Schema:
+        """Return the columns of `SinkBatch.table`: times are in microseconds."""
+
+
+@attrs.define
+class Written:
+    """Counts of a transaction of a copy.
+
+    Attributes:
+        rows: Written rows.
+        tombstones: Removed rows.
+    """
+
+    rows: int = 0
+    tombstones: int = 0
+
+
 @attrs.frozen
 class TableChanges:
     """Changes of a copy of a state table.
 
     Attributes:
-        schema: The columns; ``None`` for those of the target, if there are no rows.
-        upserts: Rows that replace those with their keys. Each key comes once.
-        removed: Keys of rows to remove; ``None`` to remove all other rows.
+        table: The table; ``None`` if its columns are not known: then there are no rows.
+        upserts: Rows that replace those with their keys, in parts: dicts by column, and tables. Each key comes once.
+        removed: Keys of rows to remove, in parts.
+        replaces: True to remove all rows that are not among ``upserts``.
+        written: Counts of both, as they are iterated. A writer that writes only differences corrects them.
     """
 
-    schema: pa.Schema | None
-    upserts: Iterable[pa.Table]
-    removed: pa.Table | None
+    table: CopiedTable | None
+    upserts: Iterable[SinkBatch] = ()
+    removed: Iterable[SinkBatch] = ()
+    replaces: bool = False
+    written: Written = attrs.field(factory=Written)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns of the rows as tables; ``None`` for those of the target.
+
+        Raises:
+            DefinitionError: A column has no declared type.
+        """
+        return None if self.table is None else self.table.stored_schema()
 
 
 class SinkWriter:
@@ -81,9 +135,11 @@ class SinkWriter:
 
     Attributes:
         id: Name of the target, for committed records and messages; empty if `pack` returns ``None``.
+        copy_key: The columns that identify a row of a copy; ``None`` if any may.
     """
 
     id: str = ""
+    copy_key: Sequence[str] | None = None
 
     def claim(self, repeated: int | None = None) -> None:
         """Claim the target for the query, before anything is written to it in this run.
@@ -144,12 +200,30 @@ class SinkWriter:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define last_copy")
 
+    def digest_copy(self, table: CopiedTable) -> str:
+        """Return a digest of the columns of a copy and of their format, by default that of the columns.
+
+        If it differs from that of the last `write_changes`, the next ones replace all rows.
+
+        Raises:
+            KeyedError: The target cannot hold the table.
+        """
+        return table.digest
+
     def write_changes(self, changes: TableChanges, number: int, note: Mapping[str, str]) -> bool:
         """Write changes of a copy of a state table in one transaction, with its number, from 1 on, and a note.
 
-        ``changes`` has ``upserts``, tables of rows that replace those with their keys, ``removed``, a table of keys,
-        and ``schema``, all columns, None if there are no rows. If ``removed`` is None, all other rows are removed.
         Returns false, and writes nothing, if the last transaction has not the number before.
+
+        Args:
+            changes: `TableChanges`: ``upserts``, rows that replace those with their keys, ``removed``, keys, and
+                ``schema``, all columns, ``None`` if there are no rows. If ``replaces``, all other rows are removed.
+            number: The number.
+            note: ``token``, the position in the table's changes, ``columns``, the digest of `digest_copy`, and
+                ``state-batch``, the id of the batch.
+
+        Raises:
+            SinkError: They cannot be written.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define write_changes")
 
@@ -197,12 +271,14 @@ class Sink(Shown, ABC):
         makes_files: True if each batch makes a file or version, so that batches should not be small.
         prints: True if writing may print to the terminal.
         rereads: True if a DataFrame is read more than once.
+        namespaces: True if copies have the namespace of a state as a column of the key.
         collected: The values of each batch, by its id, if the sink keeps them in this process.
     """
 
     makes_files = False
     prints = False
     rereads = False
+    namespaces: bool = False
     collected: dict[int, list[Any]] | None = None
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyed.base.schemas import Schema
-from keyed.destinations.ownership import Owner, note_of
+from keyed.destinations.ownership import BatchMark, Owner
 from keyed.destinations.sink import Record, SinkBatch, SinkWriter, TableChanges
 from keyed.destinations.table_sink import (
     Overtaken,
@@ -51,6 +51,7 @@ class TableWriter(SinkWriter, ABC):
         self._owner = owner
         self._target = sink
         self.id = place
+        self.copy_key = sink.key
         self._deleted = sink.deleted
         self._is_declared = schema is not None
         #: The columns of the first rows, if none are declared.
@@ -173,13 +174,14 @@ class TableWriter(SinkWriter, ABC):
         last = None if self._table is None else self._last_batch(query)
         if last is None:
             return None if self._table is not None and self._has_rows() else (0, {})
-        return last, note_of(query, self._newest_commits())
+        newest = next(BatchMark.of_commits(query, self._newest_commits()), None)
+        return last, {} if newest is None else newest.note
 
     def write_changes(self, changes: TableChanges, number: int, note: Mapping[str, str]) -> bool:
         """See `SinkWriter`."""
         import pyarrow as pa
 
-        schema, removed = changes.schema, changes.removed
+        schema = changes.schema
         if self._table is None:
             assert schema is not None
             self._create(schema)
@@ -187,8 +189,9 @@ class TableWriter(SinkWriter, ABC):
         if (self._last_batch(self._owner.query) or 0) != number - 1:
             return False
         columns = self._columns()[0] if schema is None else schema
-        if removed is None:
-            batches = (batch for table in changes.upserts for batch in table.to_batches())
+        if changes.replaces:
+            tables = (part.table for part in changes.upserts)
+            batches = (batch for table in tables if table is not None for batch in table.to_batches())
             self._replace(pa.RecordBatchReader.from_batches(columns, batches), number, note)
         elif schema is None:
             self._commit(columns.empty_table(), number, note)
@@ -196,7 +199,9 @@ class TableWriter(SinkWriter, ABC):
             self._deleted = _DELETED
             marked = [
                 table.append_column(_DELETED, pa.array([is_removed] * table.num_rows, pa.bool_()))
-                for table, is_removed in [*((each, False) for each in changes.upserts), (removed, True)]
+                for parts, is_removed in ((changes.upserts, False), (changes.removed, True))
+                for part in parts
+                if (table := part.table) is not None
             ]
             self._commit(pa.concat_tables(marked, promote_options="default"), number, note)
         return True

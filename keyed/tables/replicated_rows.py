@@ -6,13 +6,15 @@ in the column ``value``, and there is no ``expires``, because an expiry time tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import attrs
 import pyarrow as pa
+from xxhash import xxh3_64_hexdigest
 
 from keyed.arrow.read import plain_values
 from keyed.codec.state_schema import MAPS
@@ -23,26 +25,8 @@ from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.operator_view import View
 from keyed.tables.state_dataset import Columns, converter_of, shown_type, with_validity
 
-#: Rows that are converted together.
-_ROWS = 8192
-
 Row = dict[str, Any]
 """The values of a row by column: plain data, times as `datetime`, classes and maps as dicts."""
-
-
-@attrs.define
-class Written:
-    """Counts of a transaction of a copy.
-
-    Attributes:
-        rows: Written rows.
-        tombstones: Removed rows.
-        was_empty: True if the copy had no rows before.
-    """
-
-    rows: int = 0
-    tombstones: int = 0
-    was_empty: bool = False
 
 
 @attrs.frozen
@@ -73,7 +57,6 @@ class ReplicatedRows:
     Attributes:
         key: The columns that identify a row.
         columns: All columns with their types; ``None`` for a type that is not declared.
-        results: Not empty if the reader of the tables gave the aggregates, whose results replace accumulators.
         are_types_known: False if the table had no entry yet, from which the types of the keys are known.
 
     Raises:
@@ -86,7 +69,8 @@ class ReplicatedRows:
         self._kind = reader.schema.kind
         self._namespaces = namespaces
         is_given = isinstance(reader, OperatorTableReader) and view.operator.types.get(view.operator.name) is not None
-        self.results = "of the function" if is_given else ""
+        #: If the reader of the tables gave the aggregates, their results replace accumulators.
+        self._results = "of the function" if is_given else ""
         self._columns = self._columns_of(Columns(view, reader, has_key=False))
         self.key = tuple(column.name for column in self._columns if column.is_key)
         if not self.key:
@@ -130,6 +114,13 @@ class ReplicatedRows:
         """All columns with their types."""
         return {column.name: column.type for column in self._columns}
 
+    @property
+    def digest(self) -> str:
+        """A digest of the columns and their types; empty if they are not known yet."""
+        columns = {name: str(type_) for name, type_ in self.columns.items()}
+        text = f"json {json.dumps(sorted(columns.items()))}{self._results}"
+        return xxh3_64_hexdigest(text.encode()) if self.are_types_known else ""
+
     def fits(self, view: View) -> bool:
         """Return true if the table has the same columns in another batch."""
         return self.are_types_known and view.reader(self._table, as_stored=True) is self._reader
@@ -149,6 +140,16 @@ class ReplicatedRows:
                 )
             found.append(pa.field(column.name, column.type))
         return pa.schema(found)
+
+    def stored_schema(self) -> pa.Schema:
+        """Return the columns with times in microseconds, as tables have them."""
+        types = pa.types
+        return pa.schema(
+            [
+                (field.name, pa.timestamp("us", field.type.tz) if types.is_timestamp(field.type) else field.type)
+                for field in self.schema()
+            ]
+        )
 
     def snapshot(self, view: View) -> Iterator[Entry]:
         """Yield all rows as of a batch."""
@@ -195,21 +196,27 @@ class ReplicatedRows:
             for time in sorted(times.difference(each.entry[0] for each in there)):
                 yield self._checked(Entry(key, namespace, (time, None), None)), True
 
-    def rows(self, entries: Iterable[Entry]) -> Iterator[Row]:
-        """Convert entries to rows."""
-        yield from self._converted(entries, self._columns)
+    def rows(self, entries: Sequence[Entry], *, of_keys: bool) -> list[Row]:
+        """Convert entries to rows of all columns, or of those that identify rows."""
+        columns = self._columns_among(of_keys=of_keys)
+        values = [
+            [column.make(entry) for entry in entries]
+            if column.type is None
+            else _plain_list(self._array(column, entries), column)
+            for column in columns
+        ]
+        names = [column.name for column in columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
-    def keys(self, entries: Iterable[Entry]) -> Iterator[Row]:
-        """Convert entries to the columns that identify rows."""
-        yield from self._converted(entries, [column for column in self._columns if column.is_key])
+    def table(self, entries: Sequence[Entry], *, of_keys: bool) -> pa.Table:
+        """Convert entries to an Arrow table with the types of `stored_schema`."""
+        columns, schema, stored = self._columns_among(of_keys=of_keys), self.schema(), self.stored_schema()
+        arrays = [self._array(column, entries) for column in columns]
+        table = pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(column.name) for column in columns]))
+        return table.cast(pa.schema([stored.field(column.name) for column in columns]))
 
-    def table(self, entries: Iterable[Entry], *, of_keys: bool = False) -> pa.Table:
-        """Convert entries to an Arrow table, with all columns or those that identify rows."""
-        columns = [column for column in self._columns if column.is_key or not of_keys]
-        found = list(entries)
-        schema = self.schema()
-        arrays = [self._array(column, found) for column in columns]
-        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(column.name) for column in columns]))
+    def _columns_among(self, *, of_keys: bool) -> list[_Column]:
+        return [column for column in self._columns if column.is_key or not of_keys]
 
     def _together(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return the rows of one key and namespace of a list or of versions."""
@@ -228,26 +235,7 @@ class ReplicatedRows:
             )
         return entry
 
-    def _converted(self, entries: Iterable[Entry], columns: list[_Column]) -> Iterator[Row]:
-        waiting: list[Entry] = []
-        for entry in entries:
-            waiting.append(entry)
-            if len(waiting) == _ROWS:
-                yield from self._part(waiting, columns)
-                waiting = []
-        yield from self._part(waiting, columns)
-
-    def _part(self, entries: list[Entry], columns: list[_Column]) -> Iterator[Row]:
-        values = [
-            [column.make(entry) for entry in entries]
-            if column.type is None
-            else _plain_list(self._array(column, entries), column)
-            for column in columns
-        ]
-        names = [column.name for column in columns]
-        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
-
-    def _array(self, column: _Column, entries: list[Entry]) -> pa.Array[Any]:
+    def _array(self, column: _Column, entries: Sequence[Entry]) -> pa.Array[Any]:
         try:
             return pa.array([column.make(entry) for entry in entries], column.type)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

@@ -17,12 +17,11 @@ from keyed.destinations.sink import NO_COPY, Sink
 from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
 from keyed.tables.operator_view import View
 from keyed.tables.subscription import Feed, Token
-from keyed.topics import UpsertTopic
 
 if TYPE_CHECKING:
-    from keyed.tables.replicated_rows import ReplicatedRows, Written
+    from keyed.destinations.sink import Written
+    from keyed.tables.replicated_rows import ReplicatedRows
     from keyed.tables.sink_copy import SinkCopy
-    from keyed.tables.upsert_topic import UpsertTopicWriter
 
 _log = logging.getLogger(__name__)
 #: Seconds that a step waits for a batch, and between two looks at tables that nobody follows.
@@ -32,9 +31,6 @@ _WAIT, _LOOK_AGAIN = 1.0, 0.2
 _STORE, _STORE_AGAIN = 60.0, 86_400.0
 #: Seconds for which a process that exits waits for a transaction.
 _EXIT_WAIT = 5.0
-
-ReplicationTarget = UpsertTopic | Sink
-"""The destinations of `keyed.tables.StateTable.replicate`."""
 
 
 class Replication:
@@ -58,7 +54,7 @@ class Replication:
         resyncs: Comparisons of the whole state with a copy that was not empty.
     """
 
-    def __init__(self, table: str, operator: str, feed: Feed, to: ReplicationTarget) -> None:
+    def __init__(self, table: str, operator: str, feed: Feed, to: Sink) -> None:
         self.table = f"{operator}.{table}"
         self.to = to
         self._name = table
@@ -292,19 +288,21 @@ class Replication:
                 self._at = token
                 self._show(token)
                 return
-            shape = self._target.shape(rows)
-            if self._copied is not None and shape != self._copied[1] != "":
+            digest = self._target.digest(rows)
+            if self._copied is not None and digest != self._copied[1] != "":
                 raise HistoryCompacted("the table has other columns than the copy")
-            written = self._target.write(rows, upserts, removed, str(token), batch_id(token.batch))
-        self._wrote(written, token, shape)
+            written = self._target.write(rows, str(token), batch_id(token.batch), upserts, removed)
+        self._wrote(written, token, digest)
 
     def _resync(self, reason: str) -> None:
         """Change the copy to the newest state."""
         with self._feed.operator.view(self._feed.shown()) as view:
             rows, token = self._rows_of(view), Token(view.at.log_id, view.at.batch, None, False)
-            shape = self._target.shape(rows)
-            written = self._target.replace(rows, rows.snapshot(view), str(token), batch_id(token.batch))
-        if not written.was_empty or self._at is not None:
+            digest = self._target.digest(rows)
+            is_new = self._target.is_new
+            snapshot = rows.snapshot(view)
+            written = self._target.write(rows, str(token), batch_id(token.batch), snapshot, replaces=True)
+        if not is_new or self._at is not None:
             self.resyncs += 1
             _log.warning(
                 "%s: continued with the whole state of batch %d, %d rows written and %d removed: %s",
@@ -314,7 +312,7 @@ class Replication:
                 written.tombstones,
                 reason,
             )
-        self._wrote(written, token, shape)
+        self._wrote(written, token, digest)
 
     def _rows_of(self, view: View, before: int | None = None) -> ReplicatedRows:
         """Return the rows of a batch; those of the commit before show the types if the batch has removed all."""
@@ -322,7 +320,7 @@ class Replication:
 
         rows = self._rows
         if rows is None or not rows.fits(view):
-            namespaces = self._target.namespaces
+            namespaces = self.to.namespaces
             rows = ReplicatedRows(view, self._name, namespaces=namespaces)
             if before is not None and not rows.are_types_known:
                 with self._feed.operator.view(before) as earlier, suppress(TableNotFound):
@@ -331,8 +329,8 @@ class Replication:
             self._rows = rows
         return rows
 
-    def _wrote(self, written: Written, token: Token, shape: str) -> None:
-        self._at, self._copied = token, (str(token), shape)
+    def _wrote(self, written: Written, token: Token, digest: str) -> None:
+        self._at, self._copied = token, (str(token), digest)
         self._stored_at = time.monotonic()
         self.transactions += 1
         self.rows += written.rows
@@ -351,7 +349,7 @@ class Replication:
         at, copied = self._at, self._copied
         if at is None or copied is None or (copied[0] == str(at) and not again):
             return
-        self._target.note(str(at), batch_id(at.batch))
+        self._target.write(None, str(at), batch_id(at.batch))
         self._copied = str(at), copied[1]
         self._stored_at = time.monotonic()
 
@@ -364,16 +362,12 @@ class Replication:
             self._changed.notify_all()
 
 
-def _target(to: Any, table: str) -> SinkCopy | UpsertTopicWriter:
-    if isinstance(to, UpsertTopic):
-        from keyed.tables.upsert_topic import UpsertTopicWriter
+def _target(to: Any, table: str) -> SinkCopy:
+    if not isinstance(to, Sink):
+        raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
+    from keyed.tables.sink_copy import SinkCopy
 
-        return UpsertTopicWriter(to, table)
-    if isinstance(to, Sink):
-        from keyed.tables.sink_copy import SinkCopy
-
-        return SinkCopy(to, table)
-    raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
+    return SinkCopy(to, table)
 
 
 _open: WeakSet[Replication] = WeakSet()

@@ -1,4 +1,4 @@
-"""Copies of a state table in sinks with a key: Delta and Iceberg tables, PostgreSQL, and sinks of others.
+"""Copies of a state table in sinks: Delta and Iceberg tables, PostgreSQL, compacted topics, and sinks of others.
 
 Each batch is one transaction. Its note has ``token``, the place in the feed, ``columns``, a digest of the columns, and
 ``state-batch``, the id of the batch.
@@ -6,20 +6,47 @@ Each batch is one transaction. Its note has ``token``, the place in the feed, ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from xxhash import xxh3_64_hexdigest
+import attrs
 
 from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, TableChanges
+from keyed.destinations.sink import Sink, SinkBatch, TableChanges, Written
 from keyed.errors import DefinitionError, KeyedError, SinkError
 from keyed.tables.entries import Entry
-from keyed.tables.replicated_rows import ReplicatedRows, Written
+from keyed.tables.replicated_rows import ReplicatedRows, Row
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows that are converted together.
 _ROWS = 8192
+
+
+@attrs.frozen
+class _CopiedRows(SinkBatch):
+    """Entries of a table as rows, or as their keys."""
+
+    _copied: ReplicatedRows
+    _entries: Sequence[Entry]
+    _to: Sink
+    _of_keys: bool
+
+    @property
+    def rows(self) -> list[Row]:
+        """See `SinkBatch`."""
+        return self._copied.rows(self._entries, of_keys=self._of_keys)
+
+    @property
+    def table(self) -> pa.Table:
+        """See `SinkBatch`."""
+        table = self._copied.table(self._entries, of_keys=self._of_keys)
+        for name in self._copied.key:
+            if table.column(name).null_count:
+                raise SinkError(f"{self._to!r}: a row has a null in {name!r}, a column of the key")
+        return table
 
 
 class SinkCopy:
@@ -29,21 +56,26 @@ class SinkCopy:
         to: The sink.
         table: Operator and table.
 
+    Attributes:
+        name: The target.
+
     Raises:
         DefinitionError: The sink does not hold copies.
         ExtraNotInstalled: A package is not installed.
     """
 
-    namespaces = False
-
     def __init__(self, to: Sink, table: str) -> None:
         self._to = to
-        self._key: tuple[str, ...] = tuple(getattr(to, "key", ()))
-        self._name = table
+        self._table = table
         self._writer = to.open_copy(Owner([table]))
         self.name = self._writer.id
         #: Number of the last transaction, and the digest of the columns then.
-        self._number, self._shape = 0, ""
+        self._number, self._digest = 0, ""
+
+    @property
+    def is_new(self) -> bool:
+        """True before the first transaction."""
+        return not self._number
 
     def claim(self) -> tuple[str, str] | None:
         """Return the token of the last batch and the digest of its columns; ``None`` if they are not known.
@@ -54,56 +86,29 @@ class SinkCopy:
         self._writer.claim()
         last = self._writer.last_copy()
         if last is None:
-            raise SinkError(f"{self._to!r}: {self.name} is not a copy of {self._name!r}; give another one")
+            raise SinkError(f"{self._to!r}: {self.name} is not a copy of {self._table!r}; give another one")
         self._number, note = last
-        self._shape = note.get("columns", "")
-        return (note["token"], self._shape) if "token" in note else None
+        self._digest = note.get("columns", "")
+        return (note["token"], self._digest) if "token" in note else None
 
-    def shape(self, rows: ReplicatedRows) -> str:
+    def digest(self, rows: ReplicatedRows) -> str:
         """Return a digest of the columns; empty if they are not known yet.
 
         Raises:
             DefinitionError: The sink has another key.
         """
-        if set(self._key) != set(rows.key):
+        key = self._writer.copy_key
+        if key is not None and {*key} != {*rows.key}:
             raise DefinitionError(
-                f"replicate: {self._to!r}: the columns that identify a row of {self._name!r} are "
+                f"replicate: {self._to!r}: the columns that identify a row of {self._table!r} are "
                 f"{', '.join(rows.key)}; give key={list(rows.key)!r}"
             )
-        self._shape = xxh3_64_hexdigest(str(_stored(rows.schema())).encode()) if rows.are_types_known else ""
-        return self._shape
-
-    def write(
-        self, rows: ReplicatedRows, upserts: Sequence[Entry], removed: Sequence[Entry], token: str, batch: int
-    ) -> Written:
-        """Write the changes of a batch in one transaction, with its token."""
-        schema = _stored(rows.schema())
-        keys = rows.table(removed, of_keys=True)
-        keys = keys.cast(pa.schema([schema.field(name) for name in keys.column_names]))
-        written = Written(tombstones=keys.num_rows)
-        changes = TableChanges(schema, self._tables(rows, iter(upserts), written), keys)
-        self._commit(changes, token, batch)
-        return written
-
-    def replace(self, rows: ReplicatedRows, snapshot: Iterator[Entry], token: str, batch: int) -> Written:
-        """Change the copy to the rows of a snapshot in one transaction, with its token."""
-        written = Written(was_empty=not self._number)
-        if rows.are_types_known:
-            tables = self._tables(rows, snapshot, written)
-            self._commit(TableChanges(_stored(rows.schema()), tables, None), token, batch)
-        elif self._number:
-            # The table has no rows, and the types of its keys are not known.
-            self._commit(TableChanges(None, (), None), token, batch)
-        return written
-
-    def note(self, token: str, batch: int) -> None:
-        """Store the token of a batch without changes."""
-        if self._number:
-            self._commit(TableChanges(None, (), pa.table({})), token, batch)
+        self._digest = self._writer.digest_copy(rows) if rows.are_types_known else ""
+        return self._digest
 
     def is_transient(self, error: Exception) -> bool:
         """Return true if an error may be transient."""
-        return self._writer.is_transient(error.__cause__ or error)
+        return any(self._writer.is_transient(each) for each in (error, error.__cause__) if each is not None)
 
     def translated(self, error: Exception) -> Exception:
         """Return the error to raise for an error."""
@@ -115,31 +120,46 @@ class SinkCopy:
         """Release the copy. Closing again does nothing."""
         self._writer.close()
 
-    def _tables(self, rows: ReplicatedRows, entries: Iterator[Entry], written: Written) -> Iterator[pa.Table]:
-        schema: Any = _stored(rows.schema())
-        while part := list(islice(entries, _ROWS)):
-            table = rows.table(part)
-            for name in rows.key:
-                if table.column(name).null_count:
-                    raise SinkError(f"{self._to!r}: a row has a null in {name!r}, a column of the key")
-            written.rows += table.num_rows
-            yield table.cast(schema)
+    def write(
+        self,
+        rows: ReplicatedRows | None,
+        token: str,
+        batch: int,
+        upserts: Iterable[Entry] = (),
+        removed: Iterable[Entry] = (),
+        *,
+        replaces: bool = False,
+    ) -> Written:
+        """Write changes in one transaction, with the token of their batch; none before there are rows.
 
-    def _commit(self, changes: TableChanges, token: str, batch: int) -> None:
-        note = {"token": token, "state-batch": str(batch), "columns": self._shape}
+        Args:
+            rows: The rows of the table; ``None`` without changes.
+            token: The token.
+            batch: Id of the batch.
+            upserts: Written entries.
+            removed: Removed ones.
+            replaces: True to remove all other rows.
+        """
+        written = Written()
+        if rows is None or (replaces and not rows.are_types_known):
+            if self.is_new:
+                return written
+            # There are no rows, so the types of their keys may not be known.
+            rows, upserts = None, ()
+
+        def parts(entries: Iterable[Entry], *, of_keys: bool) -> Iterator[SinkBatch]:
+            remaining = iter(entries)
+            while part := list(islice(remaining, _ROWS)):
+                assert rows is not None
+                written.rows += 0 if of_keys else len(part)
+                written.tombstones += len(part) if of_keys else 0
+                yield _CopiedRows(rows, part, self._to, of_keys)
+
+        changes = TableChanges(rows, parts(upserts, of_keys=False), parts(removed, of_keys=True), replaces, written)
+        note = {"token": token, "state-batch": str(batch), "columns": self._digest}
         if not self._writer.write_changes(changes, self._number + 1, note):
             raise SinkError(
                 f"{self._to!r}: another replication of this table has written; it goes on in the place of this one"
             )
         self._number += 1
-
-
-def _stored(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with times in microseconds, as tables have them."""
-    types = pa.types
-    return pa.schema(
-        [
-            (field.name, pa.timestamp("us", field.type.tz) if types.is_timestamp(field.type) else field.type)
-            for field in schema
-        ]
-    )
+        return written

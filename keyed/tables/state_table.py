@@ -26,10 +26,11 @@ from keyed.job.ttl import TimeDomain
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
-from keyed.tables.replication import Replication, ReplicationTarget
+from keyed.tables.replication import Replication
 from keyed.tables.subscription import Change, Feed, Subscription, changes_of
 
 if TYPE_CHECKING:
+    from keyed.destinations.sink import Sink
     from keyed.tables.state_dataset import StateDataset
 
 NOT_GIVEN: Any = object()
@@ -448,7 +449,7 @@ class StateTable:
                 self._check_key(view, reader, key)
         return Subscription(self.name, self._feed, within, after)
 
-    def replicate(self, to: ReplicationTarget) -> Replication:
+    def replicate(self, to: Sink) -> Replication:
         """Copy the table to a compacted Kafka topic or a sink, in a thread: its state, then each change of it.
 
         See `Replication`.

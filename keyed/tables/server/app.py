@@ -242,27 +242,21 @@ class _Server:
         with suppress(Exception):
             batch = self.tables.batch
             positions = await self._in_thread(lambda: self.tables.positions) if batch >= 0 else {}
-        lines = [
-            "# TYPE keyed_tables_status gauge",
-            *(f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status),
-            "# TYPE keyed_tables_age_seconds gauge",
-            f"keyed_tables_age_seconds {math.inf if age is None else age:g}".replace("inf", "+Inf"),
-            "# TYPE keyed_tables_failures_total counter",
-            f"keyed_tables_failures_total {self.tables.failures}",
-            "# TYPE keyed_tables_batch gauge",
-            f"keyed_tables_batch {batch}",
-            "# TYPE keyed_tables_rebuilds_total counter",
-            f"keyed_tables_rebuilds_total {self.tables.rebuilds}",
-            "# TYPE keyed_streams gauge",
-            f"keyed_streams {self.watch.streams}",
-            "# TYPE keyed_streams_dropped_total counter",
-            f"keyed_streams_dropped_total {self.watch.dropped}",
-            "# TYPE keyed_unread_dropped_total counter",
-            f"keyed_unread_dropped_total {self.watch.dropped_for_memory}",
-            "# TYPE keyed_streams_reset_total counter",
-            f"keyed_streams_reset_total {self.watch.resets}",
-            "# TYPE keyed_requests_total counter",
-        ]
+        values = {
+            "tables_age_seconds gauge": f"{math.inf if age is None else age:g}".replace("inf", "+Inf"),
+            "tables_failures_total counter": self.tables.failures,
+            "tables_batch gauge": batch,
+            "tables_rebuilds_total counter": self.tables.rebuilds,
+            "streams gauge": self.watch.streams,
+            "streams_dropped_total counter": self.watch.dropped,
+            "unread_dropped_total counter": self.watch.dropped_for_memory,
+            "streams_reset_total counter": self.watch.resets,
+        }
+        lines = ["# TYPE keyed_tables_status gauge"]
+        lines += [f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status]
+        for name, value in values.items():
+            lines += [f"# TYPE keyed_{name}", f"keyed_{name.partition(' ')[0]} {value}"]
+        lines.append("# TYPE keyed_requests_total counter")
         lines += [
             f'keyed_requests_total{{route="{route}",status="{status}"}} {count}'
             for (route, status), count in sorted(self.requests.items())
