@@ -357,7 +357,8 @@ class ScriptRows:
             taken = np.bincount(owners, minlength=len(heads))
             left = own - taken
             order -= (np.cumsum(left) - left)[owners]
-            parts = [self._taken(each, int(count)) for (each, _), count in zip(heads, taken, strict=True)]
+            # A head of which nothing is taken keeps its offset.
+            parts = [self._taken(each, int(count)) for (each, _), count in zip(heads, taken, strict=True) if count]
             table = pa.concat_tables(parts).take(order)
         reasons: Any = table.column(BAD)
         return self._with_highest(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))

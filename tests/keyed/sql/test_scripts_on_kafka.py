@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from keyed import sql
-from keyed.errors import CheckpointError, DefinitionError, SourceError, SqlError
+from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError, SqlError
 from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
@@ -107,6 +107,27 @@ def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
     send(kafka, films, *((b"Big", json.dumps({"genre": g, "at": at}).encode(), 0) for g, at in (("a", 3), ("b", 6))))
     found = [(each.value["n"], each.value["genre"]) for each in run(text)["joined"]]
     assert found == [(n, None if n < 3 else "a" if n < 6 else "b") for n in range(1, 10)]
+
+
+def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, made, run):
+    source = made(2)
+    text = f"""
+    CREATE STREAM s (k STRING KEY, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM o AS SELECT k, n FROM s;
+    """
+    send(kafka, source, *((b"a", json.dumps({"n": n}).encode(), n + 1, n // 4) for n in range(8)))
+    found: list[int | None] = []
+
+    def take(_, records, batch):
+        if batch == 1 and not found[2:]:
+            found.append(None)
+            raise ValueError("the second batch fails once")
+        found.extend(each.value["n"] for each in records)
+
+    with pytest.raises(KeyedError, match="fails once"):
+        run(text, on_records=take, rows_per_batch=2)
+    run(text, on_records=take, rows_per_batch=2)
+    assert found == [0, 1, None, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
