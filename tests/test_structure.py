@@ -1004,6 +1004,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_000,
+    "code lines of keyed/sql": 4_500,
     "code lines of the tests": 69_300,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
@@ -1035,6 +1036,9 @@ def test_the_project_weighs_no_more_than_it_did():
     exports = {module_name(path): set(exported(module_name(path))) for path in LIBRARY}
     weights = {
         "code lines of the source": sum(code_lines(path.read_text(), tree_of(path)) for path in LIBRARY),
+        "code lines of keyed/sql": sum(
+            code_lines(path.read_text(), tree_of(path)) for path in LIBRARY if path.is_relative_to(ROOT / "keyed/sql")
+        ),
         "code lines of the tests": sum(
             code_lines(path.read_text(), tree_of(path)) for path in ALL_PYTHON if path.is_relative_to(ROOT / "tests")
         ),

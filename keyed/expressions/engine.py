@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.base.extras import extra
 from keyed.base.shown import nearest
@@ -26,11 +27,10 @@ from keyed.expressions.macros import LIMITED, MACROS
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, calls, quoted, sql
 from keyed.formats.sql_types import BIGINT, BOOLEAN, SqlType, of_duckdb
-from keyed.formats.typed_columns import as_times, column
+from keyed.formats.typed_columns import as_times, column, pc
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 Columns = tuple[tuple[str, SqlType], ...]
 #: A column that is computed: its name, expression and type.
@@ -237,8 +237,6 @@ def typed(cells: Iterable[Cell]) -> Columns:
 
 def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
-    import pyarrow as pa
-
     fields = [(name, type_.arrow_with(TIME=pa.time64("us"))) for name, type_ in columns or (("#nothing", BOOLEAN),)]
     return pa.schema(fields).empty_table()
 
@@ -407,7 +405,6 @@ class SqlStep:
                 if found is not None:
                     return found
         middle = table.num_rows // 2
-        import pyarrow as pa
 
         first, bad = self.run(table.slice(0, middle))
         second, more = self.run(table.slice(middle))
@@ -434,8 +431,6 @@ class SqlStep:
     def _tried(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]] | None:
         """Return the rows that do not fail; ``None`` if that query fails as a whole."""
         import duckdb
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         cells = ", ".join([expression for _, expression, _ in self.columns] or ["true"])
         nothing = ", ".join(["NULL"] * max(1, len(self.columns)))
@@ -470,8 +465,6 @@ class SqlStep:
 
     def _typed(self, found: pa.Table, table: pa.Table) -> pa.Table:
         """Return a result with the columns' types."""
-        import pyarrow as pa
-
         columns = []
         for place, (name, _, type_) in enumerate(self.columns):
             cells, bad = column(found.column(place).combine_chunks(), type_)
@@ -485,7 +478,6 @@ class SqlStep:
         return pa.table([*columns, *kept], names=[*names, *self.kept])
 
     def _empty(self, table: pa.Table) -> pa.Table:
-        import pyarrow as pa
 
         fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
@@ -496,14 +488,12 @@ def _unsliced(table: pa.Table) -> pa.Table:
     for place, field in enumerate(table.schema):
         cells = table.column(place)
         if any(map(_is_sliced, cells.chunks)):
-            import pyarrow as pa
-
             table = table.set_column(place, field, cells.take(pa.array(range(len(cells)), pa.int64())))
     return table
 
 
 def _is_sliced(cells: Any) -> bool:
-    kinds = _arrow_types()
+    kinds: Any = pa.types
     if not kinds.is_nested(cells.type):
         return False
     if cells.offset:
@@ -511,13 +501,6 @@ def _is_sliced(cells: Any) -> bool:
     if kinds.is_struct(cells.type):
         return any(_is_sliced(cells.field(place)) for place in range(cells.type.num_fields))
     return any(map(_is_sliced, (cells.keys, cells.items) if kinds.is_map(cells.type) else (cells.values,)))
-
-
-@cache
-def _arrow_types() -> Any:
-    import pyarrow as pa
-
-    return pa.types
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import distributions
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
@@ -16,17 +16,15 @@ from keyed.base.durations import Duration
 from keyed.base.shown import shown
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import MAJOR
+from keyed.formats.declared_formats import Registry
 from keyed.formats.plain_rows import cells_of
 from keyed.job.graph import Source, Transformed, columns_of, is_dataframe, source_of
 from keyed.job.transforms import Kept
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, given_names, typed
+from keyed.sql.script_inputs import GONE, TIME, ScriptInput, given_names, typed
 from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN
-
-if TYPE_CHECKING:
-    from keyed.formats.declared_formats import Registry
 
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
@@ -139,12 +137,10 @@ def _of_frame(source: SqlSource, frame: Any) -> Any:
     kind = None if time is None else dict(frame.dtypes)[time]
     if kind is None or (kind in _MILLISECONDS and (source.timestamp is None or source.timestamp[1] is None)):
         millis = "CAST(0 AS BIGINT)" if kind is None else _MILLISECONDS[kind].format(quoted(str(time)))
-        frame = frame.selectExpr(*selected, f"CASE WHEN {millis} >= 0 THEN {millis} END AS `{TIME}`")
-    else:
-        frame = frame.selectExpr(*selected)
-        columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in frame.dtypes)
-        frame = frame.mapInArrow(_Timing(source), f"{columns}, `{TIME}` bigint")
-    return frame
+        return frame.selectExpr(*selected, f"CASE WHEN {millis} >= 0 THEN {millis} END AS `{TIME}`")
+    frame = frame.selectExpr(*selected)
+    columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in frame.dtypes)
+    return frame.mapInArrow(_Timing(source), f"{columns}, `{TIME}` bigint")
 
 
 def _of_topic(source: SqlSource, frame: Any, decoding: _Decoding) -> Any:
@@ -167,9 +163,9 @@ class _Timing:
         for batch in batches:
             names = given_names(self.source, batch.schema.names, "")
             cells = {name: batch.column(given) for name, given in names.items()}
-            _, times, bad, no_time = typed(self.source, cells, batch.num_rows, {})
+            _, times, wrong = typed(self.source, cells, batch.num_rows, {})
             found = times.to_pylist()
-            for place in (*bad, *no_time):
+            for place in wrong:
                 found[place] = None
             yield pa.record_batch([*batch.columns, pa.array(found, pa.int64())], [*batch.schema.names, TIME])
 
@@ -243,7 +239,7 @@ class Declared:
 
     def _kept(self, cells: Mapping[str, Any], count: int, times: Any) -> Kept:
         source = self.source
-        columns, times, bad, no_time = typed(source, cells, count, {}, times)
+        columns, times, wrong = typed(source, cells, count, {}, times)
         names = [name for name, _ in source.columns]
         for name, type_ in source.further:
             names.append(name)
@@ -251,10 +247,7 @@ class Declared:
         columns.append(cells.get(GONE, pa.repeat(False, count)) if source.is_table else times)
         names.append(GONE if source.is_table else STREAM)
         table = pa.table([*columns, times], names=[*names, TIMESTAMP_COLUMN])
-        places = sorted({*bad, *no_time})
-        if not places:
+        if not wrong:
             return Kept(table)
-        first = places[0]
-        reason = f"{UNREADABLE}: {bad[first]}" if first in bad else f"{NO_TIME}: {no_time[first]}"
-        good = np.delete(np.arange(count), places)
-        return Kept(table.take(good), len(places), f"{source.name}: {reason}")
+        good = np.delete(np.arange(count), list(wrong))
+        return Kept(table.take(good), len(wrong), ": ".join((source.name, *wrong[min(wrong)])))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
@@ -23,7 +24,7 @@ from keyed.sql.name_scope import OWN_NAMES, RESERVED, NameScope
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_inputs import LATEST, NO_TIME
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.topic_options import TopicOptions, check_options
+from keyed.sql.topic_options import RULES, TopicOptions, check_options
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 _PROTOBUF = ("PROTOBUF", "PROTOBUF_NOSR")
@@ -39,10 +40,8 @@ _OF_FORMATS = {
     "PROTOBUF_NULLABLE_REPRESENTATION": ("the formats PROTOBUF", _PROTOBUF),
     "DELIMITER": ("the format DELIMITED", ("DELIMITED",)),
 }
-_OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in _PARTS} | {
-    *("KAFKA_TOPIC", "FORMAT", "TIMESTAMP", "TIMESTAMP_FORMAT", "WRAP_SINGLE_VALUE", "WINDOW_TYPE", "WINDOW_SIZE"),
-    *("PARTITIONS", "REPLICAS", "RETENTION_MS", "CLEANUP_POLICY", "IDLE_TIMEOUT"),
-}
+_OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in _PARTS} | {*RULES}
+_OPTIONS |= {"KAFKA_TOPIC", "FORMAT", "TIMESTAMP", "TIMESTAMP_FORMAT", "WRAP_SINGLE_VALUE", "WINDOW_TYPE"}
 _RESET = "auto.offset.reset"
 _WINDOWS = ("TUMBLING", "HOPPING", "SESSION")
 #: Formats in which a value of one column is always written in the same way.
@@ -445,10 +444,9 @@ class Definitions:
         if "WINDOW_TYPE" in options or "WINDOW_SIZE" in options:
             text.fail("the windows of an output are those of its query", at)
         plan = self._planner().plan(query, statement.kind, statement.name)
-        first = self.catalog.find(text, query.source.name, at)
         if statement.replace:
             self._replace(statement, plan)
-        key, value = first.parts
+        key, value = plan.relation.sources[0].parts
         key_default = "" if key.format == "NONE" and plan.keys else key.format
         value_default = "" if value.format == "NONE" and plan.values else value.format
         key_format, value_format = self._formats(statement, key_default, value_default)
@@ -552,8 +550,6 @@ class Definitions:
 
     def _constant(self, words: tree.Words, name: str, type_: SqlType) -> Any:
         """Return the value of an expression without columns."""
-        import pyarrow as pa
-
         if len(words) == 1 and words[0].upper == "NULL":
             return None
         scope = NameScope(self.text, (), self.values)

@@ -20,6 +20,7 @@ from keyed.kafka.kafka_source import KafkaSource
 from keyed.kafka.topic_creation import create_topic, partitions
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
+from keyed.sql.name_scope import BOUNDS
 from keyed.sql.sql_operators import MOMENT
 from keyed.topics import KafkaSink
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -278,6 +279,5 @@ def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:
     """Return the last change of each key and window of a batch, in their order; all rows of a stream."""
     if CHANGE not in table.column_names or not table.num_rows:
         return table
-    names = [name for name, _ in target.keys]
-    names += [each for each in ("WINDOWSTART", "WINDOWEND") if each in table.column_names]
+    names = [name for name in (*dict(target.keys), *BOUNDS) if name in table.column_names]
     return table.take(last_rows(table, names))

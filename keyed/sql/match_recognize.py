@@ -33,12 +33,11 @@ from keyed.patterns.pattern_stream import MOST_PARTIAL_MATCHES
 from keyed.patterns.steps import check_pattern
 from keyed.sql.catalog import SqlSource
 from keyed.sql.name_scope import Column, NameScope
-from keyed.sql.sql_aggregates import AGGREGATES
+from keyed.sql.sql_aggregates import AGGREGATES, NUMBERS
 from keyed.sql.statements import From, MatchClause, Variable, Words
 
 #: A part of a condition: its value for a row and the match so far.
 Value: TypeAlias = Callable[[Any, Any], Any]
-_NUMBERS = {"INT", "BIGINT", "DECIMAL", "DOUBLE"}
 _NAVIGATION = ("FIRST", "LAST", "PREV", "MATCH_ROWTIME")
 _EXACT = decimal.Context(prec=100)
 
@@ -316,7 +315,7 @@ class MatchPlanner:
         cell = self._cell(words)
         type_, offset = self._scope.type_of(words), sum(offsets)
         if how in AGGREGATES:
-            is_number = type_.base in _NUMBERS or how not in ("SUM", "AVG")
+            is_number = type_.base in NUMBERS or how not in ("SUM", "AVG")
             if how not in _AGGREGATES or not is_number or (type_.has_parts and how != "COUNT"):
                 fail(f"MATCH_RECOGNIZE has no {how} of the type {type_}; it has {', '.join(_AGGREGATES)}", token.at)
             return self._value(token, AGGREGATES[how]("x", type_, (), str)[0], how, of, cell)
@@ -364,8 +363,8 @@ class MatchPlanner:
                 return lambda row, match: (parts[0](row, match) is None) == (kind == "OPERATOR_IS_NULL")
         types = [self._read_scope.type_of(tokens(Text(unparsed(each)))[:-1]) for each in operands]
         bases = {each.base for each in types}
-        is_computed = kind in _ARITHMETIC and bases <= _NUMBERS and len(parts) == 2
-        is_alike = bases <= _NUMBERS or (len(bases) == 1 and not types[0].has_parts)
+        is_computed = kind in _ARITHMETIC and bases <= NUMBERS and len(parts) == 2
+        is_alike = bases <= NUMBERS or (len(bases) == 1 and not types[0].has_parts)
         if not is_computed and not (kind in _COMPARISONS and is_alike):
             self._text.fail(
                 f"{kind.lower()} of {', '.join(map(str, types))} is not supported with rows that have matched: use "

@@ -212,12 +212,7 @@ class NameScope:
         return sql(words)
 
     def step(
-        self,
-        cells: Sequence[Cell],
-        where: str | None,
-        kept: tuple[str, ...],
-        *,
-        explodes: bool = False,
+        self, cells: Sequence[Cell], where: str | None, kept: tuple[str, ...], *, explodes: bool = False
     ) -> SqlStep:
         """Return the step that computes expressions over the columns."""
         times = tuple(each for each in self._stored if each[1].has("TIME"))

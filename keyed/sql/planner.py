@@ -12,7 +12,7 @@ from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
 from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords, typed
 from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, bare, calls, folded, name, sign, split, sql
+from keyed.expressions.tokens import SqlToken, bare, calls, folded, name, quoted, sign, split, sql
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output
@@ -309,7 +309,6 @@ class Planner:
         """
         aliases: list[str] = []
         for each in (query.source, *(join.right for join in query.joins)):
-            self._catalog.find(self._text, each.name, each.at)
             if each.alias.lower() in aliases:
                 self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
             aliases.append(each.alias.lower())
@@ -426,7 +425,7 @@ class Planner:
             kept = [e for e in sided if e.name != "ROWTIME" or str(e.source).lower() in self._timed]
             columns = [attrs.evolve(each, stored=f"{number}{'lr'[side]}.{each.stored}") for each in kept]
             cells = [(each, sql(words[side]), key) for each in (JOIN, own_key) if each is not None]
-            cells += [(to.stored, sql((name(each.stored),)), each.type) for to, each in zip(columns, kept, strict=True)]
+            cells += [(to.stored, quoted(each.stored), each.type) for to, each in zip(columns, kept, strict=True)]
             joined += columns
             steps.append(scopes[side].step(cells, None, of.carried))
         if kind == "foreign-key":
@@ -565,7 +564,9 @@ class Planner:
         partition = query.partition_by if ranking is None else ranking.partition_by
         if any(all(word.text in "()" for word in each) for each in partition):
             self._text.fail("PARTITION BY takes an expression, or NULL", partition[0][0].at)
-        either = [_sql_of_key(part) for part in source.keys]
+        # Of an outer join a part of the key is on either side.
+        cells_of = [[quoted(each) for each in part] for part in source.keys]
+        either = [each[0] if len(each) == 1 else f"coalesce({', '.join(each)})" for each in cells_of]
         if [folded(each) for each in partition] == ["null"]:
             wanted: list[Words] = []
         elif partition:
@@ -599,7 +600,7 @@ class Planner:
         if source.is_table and where is not None:
             # The rows before a change leave, also those that an earlier WHERE has kept.
             where = f'"{CHANGE}" < 0 OR ({where})'
-        explodes = any(_explodes(each.words) for each in outputs)
+        explodes = any(each.words[place].upper == "UNNEST" for each in outputs for place, _ in calls(each.words))
         step = scope.step(cells, where, source.carried, explodes=explodes)
         return QueryPlan(source, step, None, keys, values, is_table, None, identity, ranks)
 
@@ -630,7 +631,7 @@ class Planner:
         parts: list[tuple[Words, SqlToken]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, Any] = {}
         made_calls: list[str] = []
-        reader = AggregateReader(text, scope, self._properties, source.is_table)
+        reader = AggregateReader(scope, self._properties, source.is_table)
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
@@ -647,19 +648,12 @@ class Planner:
         if window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
         after = self._scope(*after_columns)
-
-        def computed(words: Words) -> Words:
-            """Return an expression over the groups and results."""
-            words = replaced(words, parts)
-            self._check_grouped(words, scope)
-            return words
-
-        results = [(each.name, computed(each.words)) for each in rest]
+        results = [(each.name, self._regrouped(each.words, parts, scope)) for each in rest]
         if not aggregates:
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
-        after_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        after_cells = [(each, quoted(f"#g{place}"), types[place]) for place, each in enumerate(names)]
         after_cells += [(each, sql(words), after.type_of(words)) for each, words in results]
-        condition = None if having is None else after.condition(computed(having), "HAVING")
+        condition = None if having is None else after.condition(self._regrouped(having, parts, scope), "HAVING")
         if source.is_table:
             # A group without rows is no group.
             cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
@@ -689,12 +683,18 @@ class Planner:
         size = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
         return QueryPlan(source, before, grouping, keys, typed(after_cells[len(names) :]), True, size, identity)
 
-    def _check_grouped(self, words: Words, scope: NameScope) -> None:
-        """Check that an expression names no column that is neither a group nor in an aggregate.
+    def _regrouped(self, words: Words, parts: Sequence[tuple[Words, SqlToken]], scope: NameScope) -> Words:
+        """Return an expression over the groups and results.
+
+        Args:
+            words: The expression over the rows.
+            parts: The groups and aggregates, with the names of their columns.
+            scope: The names of the rows.
 
         Raises:
-            SqlError: It does.
+            SqlError: It names a column that is neither a group nor in an aggregate.
         """
+        words = replaced(words, parts)
         check(self._text, words)
         for place, _ in calls(words):
             token = words[place]
@@ -707,6 +707,7 @@ class Planner:
             if column is not None:
                 remedy = f"write LATEST_BY_OFFSET({column.name})"
                 self._text.fail(f"{column.name} is neither in GROUP BY nor in an aggregate; {remedy}", token.at)
+        return words
 
 
 def _with_times(window: WindowClause, *, is_final: bool) -> WindowClause:
@@ -729,13 +730,3 @@ def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = Fa
     columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
     window = None if source.window is None else (source.window, source.window_ms)
     return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
-
-
-def _sql_of_key(part: Sequence[str]) -> str:
-    """Return the expression of a part of the key: of an outer join it is on either side."""
-    cells = [sql((name(each),)) for each in part]
-    return cells[0] if len(cells) == 1 else f"coalesce({', '.join(cells)})"
-
-
-def _explodes(words: Sequence[SqlToken]) -> bool:
-    return any(words[place].text.lower() == "unnest" for place, _ in calls(words))

@@ -5,28 +5,27 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.base.shown import nearest
 from keyed.expressions.engine import Columns, SqlStep
+from keyed.expressions.parameters import Given, bound
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column, shown_values
+from keyed.rows import members_of
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Planner
 from keyed.sql.statements import Parser
 from keyed.vectorized import TIMESTAMP_COLUMN
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _log = logging.getLogger(__name__)
 #: The schema of a table's dataset, and the columns of its key.
-Description = tuple["pa.Schema", Sequence[str]]
+Description = tuple[pa.Schema, Sequence[str]]
 #: An entry of a table: its key, the entry of the key, and its value; a value of ``None`` is no row.
 Entry = tuple[Any, Any, Any]
 #: Columns of a dataset that are not of the entry.
@@ -76,8 +75,6 @@ class RowQuery:
 
         A row is ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad: an expression fails.
         """
-        import pyarrow as pa
-
         found: list[dict[str, Any] | None] = [None] * len(entries)
         table = self._read.table(entries)
         made, bad = self._step.run(table)
@@ -115,29 +112,18 @@ class TableColumns:
 
     def table(self, entries: Sequence[Entry]) -> pa.Table:
         """Return entries as a table, with their places."""
-        import pyarrow as pa
-
         there = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
-        cells: dict[str, list[Any]] = {name: [] for name, _ in self._all}
+        rows = []
         for _, (key, entry, value) in there:
-            keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
-            row = dict(zip(self._keys, keys, strict=False))
+            row = (members_of(value) or {}) if self._is_row else dict.fromkeys(self._fields, value)
             if isinstance(entry, tuple | list) and not self._has_entry:
-                row |= zip(self._fields, entry, strict=False)
-            row["entry"] = entry
-            for name in self._fields:
-                if name not in row:
-                    row[name] = _field(value, name) if self._is_row else value
-            for name, of in cells.items():
-                of.append(row.get(name))
-        columns = [column(cells[name], type_)[0] for name, type_ in self._all]
+                row = row | dict(zip(self._fields, entry, strict=False))
+            keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
+            rows.append(row | dict(zip(self._keys, keys, strict=False)) | {"entry": entry})
+        columns = [column([row.get(name) for row in rows], type_)[0] for name, type_ in self._all]
         places = pa.array([place for place, _ in there], pa.int64())
         names = [TIMESTAMP_COLUMN if name == _ROWTIME else name for name, _ in self._all]
         return pa.table([*columns, places], names=[*names, _PLACE])
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class PushQuery(Iterator[PushedRow]):
@@ -238,11 +224,12 @@ def checked_query(
         SqlError: The query is not valid.
         DefinitionError: A parameter is not valid.
     """
-    text, given = Text(query), Parameters(parameters)
+    text = Text(query)
     words = tokens(text)
     if words[0].upper not in ("SELECT", "WITH"):
         text.fail("give one SELECT ... FROM table EMIT CHANGES", words[0].at)
-    select = Parser(text, given.bound(text, words)).single_query()
+    words, values = bound(text, words, parameters)
+    select = Parser(text, words).single_query()
     if select.emit != "CHANGES":
         text.fail("a push query ends with EMIT CHANGES; a pull query, without it, is for tables.sql(...)", select.at)
     if any(item.words[place].upper == "EXPLODE" for item in select.items for place, _ in calls(item.words)):
@@ -260,7 +247,7 @@ def checked_query(
     read = TableColumns(*describe(name))
     catalog = Catalog()
     catalog.add(SqlSource(select.source.name, "STREAM", (), read.columns, name, is_query=True))
-    planner = Planner(text, catalog, given.values, {})
+    planner = Planner(text, catalog, values, {})
     plan = planner.plan(attrs.evolve(select, emit=None, limit=None), "STREAM", "query")
     step = attrs.evolve(plan.before, kept=(_PLACE,))
     return RowQuery(name, [each for each, _ in plan.values], select.limit, read, step)

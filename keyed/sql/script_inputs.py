@@ -236,21 +236,17 @@ class ScriptInput:
     def _table(self, part: RowsPart, gone: Sequence[bool] | None = None) -> pa.Table:
         """Return converted columns."""
         count, name = part.count, self.source.name
-        columns, times, bad, no_time = typed(self.source, part.cells, count, part.bad)
+        columns, times, wrong = typed(self.source, part.cells, count, part.bad)
         for place in pc.indices_nonzero(pc.greater(times, self.latest())).to_pylist():
-            if place not in bad:
-                no_time.setdefault(place, _AHEAD)
-        if no_time and self.is_strict:
-            place, reason = next(iter(no_time.items()))
+            wrong.setdefault(place, (NO_TIME, _AHEAD))
+        untimed = next((place for place, (kind, _) in wrong.items() if kind == NO_TIME), None)
+        if untimed is not None and self.is_strict:
             raise SourceError(
-                f"{name}: {part.where(place)} has no usable timestamp: {reason}; without "
+                f"{name}: {part.where(untimed)} has no usable timestamp: {wrong[untimed][1]}; without "
                 "'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
             )
-        reasons: Any = pa.nulls(count, pa.string())
-        if bad or no_time:
-            texts = {place: f"{UNREADABLE}: {part.where(place)}: {reason}" for place, reason in bad.items()}
-            texts |= {place: f"{NO_TIME}: {part.where(place)}: {reason}" for place, reason in no_time.items()}
-            reasons = pa.array(map(texts.get, range(count)), pa.string())
+        texts = {place: f"{kind}: {part.where(place)}: {reason}" for place, (kind, reason) in wrong.items()}
+        reasons = pa.array(map(texts.get, range(count)), pa.string()) if texts else pa.nulls(count, pa.string())
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
         further = self._further(part.cells, times, count)
         table = pa.table([*columns, times, reasons, flags, *further], schema=self.schema)
@@ -312,8 +308,8 @@ def typed(
     count: int,
     bad: Mapping[int, str],
     own_times: pa.Array[Any] | None = None,
-) -> tuple[list[Any], Any, dict[int, str], dict[int, str]]:
-    """Return the columns of a source, the times of its rows, and the places of bad rows and of rows without a time.
+) -> tuple[list[Any], Any, dict[int, tuple[str, str]]]:
+    """Return the columns of a source, the times of its rows, and the reasons of unusable rows by place, with the kind.
 
     Args:
         source: The source.
@@ -330,7 +326,8 @@ def typed(
             for place in pc.indices_nonzero(made.is_null()).to_pylist():
                 bad.setdefault(place, f"the key {name} is null")
     times, no_time = _times(source, cells, columns, count, own_times)
-    return columns, times, bad, {place: each for place, each in no_time.items() if place not in bad}
+    of_times = {place: (NO_TIME, each) for place, each in no_time.items()}
+    return columns, times, of_times | {place: (UNREADABLE, each) for place, each in bad.items()}
 
 
 def _times(

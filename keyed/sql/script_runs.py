@@ -18,6 +18,7 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import nearest, shown, shows_options
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, typed
+from keyed.expressions.parameters import Given
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, SqlType
@@ -33,7 +34,6 @@ from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.match_recognize import MatchPlan
 from keyed.sql.name_scope import BOUNDS, free_name
-from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, skip
 from keyed.sql.script_source import ScriptRows
@@ -659,13 +659,12 @@ class _Script:
         for name, value, kind, what in kinds:
             if not isinstance(value, kind):
                 raise DefinitionError(f"{where}: {name}={shown(value)} must be {what}")
-        given = Parameters(own["parameters"])
-        parsed, statements = parse(text, given)
+        parsed, statements, values = parse(text, own["parameters"])
         if not statements:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
         settings, schemas = texts(own["properties"], f"{where}: properties"), RegistrySchemas(own["schemas"])
         functions = own["functions"] or {}
-        self.found = Definitions(parsed, given.values, settings, schemas, functions).define(statements)
+        self.found = Definitions(parsed, values, settings, schemas, functions).define(statements)
         self._folder = None if own["folder"] is None else Path(own["folder"])
         self._max_ahead = own["max_ahead"]
         self._registry = None if self._kafka is None else self._kafka.registry

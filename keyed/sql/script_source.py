@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -158,6 +158,11 @@ class _LiveHead(_Head):
         return super().take(count)
 
 
+def numbered(number: int, names: Iterable[str]) -> list[str]:
+    """Return the names that columns of an input have among those of all."""
+    return [name if name in (TIME, BAD) else f"{number}.{name}" for name in names]
+
+
 def _checksum(rows: pa.Table) -> int:
     # Whether a time is too far ahead depends on when it is read.
     return zlib.crc32(msgspec.json.encode(rows.drop_columns([BAD]).to_pylist())) if rows.num_rows else 0
@@ -191,12 +196,11 @@ class ScriptRows:
     _closed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        kinds = {SOURCE: pa.int32(), TIME: pa.int64(), STREAM: pa.int64(), BAD: pa.string()}
-        fields: list[pa.Field[Any]] = [pa.field(name, kind) for name, kind in kinds.items()]
+        types: dict[str, Any] = {SOURCE: pa.int32(), TIME: pa.int64(), STREAM: pa.int64(), BAD: pa.string()}
         for number, each in enumerate(self.inputs.values()):
-            own = [field for field in each.schema if field.name not in (TIME, BAD)]
-            fields += [pa.field(f"{number}.{field.name}", field.type) for field in own]
-        self._schema = pa.schema(fields)
+            own = zip(numbered(number, each.schema.names), each.schema.types, strict=True)
+            types |= {name: type_ for name, type_ in own if name not in types}
+        self._nothing = pa.schema(types).empty_table()
         self._heads: list[_Head] = [
             _GivenHead(number, each, keeps=self.keeps)
             for number, (name, each) in enumerate(self.inputs.items())
@@ -310,7 +314,7 @@ class ScriptRows:
             elif is_ended:
                 if is_bad and self.keeps:
                     # The position after the bad rows.
-                    yield self._with_highest(self._schema.empty_table())
+                    yield self._with_highest(self._nothing)
                 return
             else:
                 if began is None:
@@ -348,7 +352,7 @@ class ScriptRows:
         """Take the first of so many rows of each head, by place."""
         heads = [(each, count) for each, count in zip(self._heads, counts, strict=True) if count]
         if len(heads) == 1:
-            table = self._taken(*heads[0])
+            table = self._taken(heads)
         else:
             own = np.array([count for _, count in heads])
             order = np.argsort(np.concatenate([each.places[:count] for each, count in heads]), kind="stable")
@@ -357,27 +361,22 @@ class ScriptRows:
             taken = np.bincount(owners, minlength=len(heads))
             left = own - taken
             order -= (np.cumsum(left) - left)[owners]
+            parts = zip((each for each, _ in heads), taken.tolist(), strict=True)
             # A head of which nothing is taken keeps its offset.
-            parts = [self._taken(each, int(count)) for (each, _), count in zip(heads, taken, strict=True) if count]
-            table = pa.concat_tables(parts).take(order)
+            table = self._taken([(each, count) for each, count in parts if count]).take(order)
         reasons: Any = table.column(BAD)
         return self._with_highest(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))
 
-    def _taken(self, head: _Head, count: int) -> pa.Table:
-        """Take the first rows of a head, with the columns of all inputs."""
-        rows = head.take(count)
-        if rows.column(BAD).null_count < count:
-            head.given.without_bad(rows)
-        columns: list[Any] = []
-        for field in self._schema:
-            own = field.name.removeprefix(f"{head.number}.")
-            if field.name == SOURCE:
-                columns.append(pa.array(np.full(count, head.number, dtype=np.int32)))
-            elif field.name in (TIME, BAD) or own != field.name:
-                columns.append(rows.column(own))
-            else:
-                columns.append(pa.nulls(count, field.type))
-        return pa.table(columns, schema=self._schema)
+    def _taken(self, counts: Iterable[tuple[_Head, int]]) -> pa.Table:
+        """Take so many of the first rows of heads, with the columns of all inputs."""
+        parts = [self._nothing]
+        for head, count in counts:
+            rows = head.take(count)
+            if rows.column(BAD).null_count < count:
+                head.given.without_bad(rows)
+            source: Any = pa.repeat(pa.scalar(head.number, pa.int32()), count)
+            parts.append(rows.rename_columns(numbered(head.number, rows.column_names)).append_column(SOURCE, source))
+        return pa.concat_tables(parts, promote_options="default")
 
     def _with_highest(self, batch: pa.Table) -> pa.Table:
         """Return a batch with the highest time of each row's input up to it."""

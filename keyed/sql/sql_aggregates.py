@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from keyed import windows
 from keyed.expressions.engine import PYTHON, PythonFunction
-from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, calls, closing, split, sql, word
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
+from keyed.sql.name_scope import NameScope
 from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
-if TYPE_CHECKING:
-    from keyed.sql.name_scope import NameScope
-
-_NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
+NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
 
 
 @attrs.frozen(eq=False)
@@ -92,13 +89,11 @@ class AggregateReader:
     """Reads the aggregates of a query.
 
     Attributes:
-        text: The script.
         scope: The names that arguments may use.
         properties: The settings of ``SET``.
         is_table: The query reads a table.
     """
 
-    text: Text
     scope: NameScope
     properties: Mapping[str, str]
     is_table: bool
@@ -116,7 +111,7 @@ class AggregateReader:
         label, at = call[0].upper, call[0].at
 
         def fail(message: str) -> Any:
-            self.text.fail(message, at)
+            self.scope.text.fail(message, at)
 
         end = closing(call, 1)
         inner = list(call[2:end])
@@ -145,13 +140,15 @@ class AggregateReader:
         if label in _LIMITED:
             if rest:
                 fail(f"{label} takes one argument; SET 'ksql.functions.{label.lower()}.limit' limits its values")
-            rest = [] if limit is None else [_limit(limit, fail)]
+            if limit is not None and (not limit.isdecimal() or int(limit) < 1):
+                fail(f"the limit of values is {limit!r}; set it to a number from 1")
+            rest = [] if limit is None else [int(limit)]
         elif limit is not None:
             fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
         expression = sql(value)
         if condition is not None:
             expression = f"CASE WHEN {self.scope.condition(condition, 'FILTER')} THEN {expression} END"
-        if label in _NUMERIC and type_.base not in _NUMBERS:
+        if label in _NUMERIC and type_.base not in NUMBERS:
             fail(f"{label} takes a number, and this is of type {type_}")
         if self.is_table:
             return _undone(label, name, expression, type_, fail)
@@ -232,12 +229,6 @@ def aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
             if not found or place > found[-1][1]:
                 found.append((place, end))
     return found
-
-
-def _limit(limit: str, fail: Callable[[str], Any]) -> int:
-    if not limit.isdecimal() or int(limit) < 1:
-        fail(f"the limit of values is {limit!r}; set it to a number from 1")
-    return int(limit)
 
 
 def _constant(words: Sequence[SqlToken]) -> Any:

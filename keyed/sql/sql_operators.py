@@ -15,7 +15,7 @@ from keyed.errors import TableOverflowError
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
-from keyed.joins.matching import last_rows
+from keyed.joins.matching import codes_of, last_rows
 from keyed.joins.table_columns import changes_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.planner import Aggregation, QueryPlan
@@ -24,7 +24,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, Vectori
 from keyed.windows import Max
 from keyed.windows.continuous import RunningColumns
 from keyed.windows.vectorized.fold import SumOverflow
-from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, plain_column
+from keyed.windows.vectorized.row_groups import integers, pc
 from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
 
 
@@ -61,11 +61,6 @@ def emit(ctx: BatchContext, table: pa.Table) -> None:
     ctx.emit(table.append_column(MOMENT, table.column(TIMESTAMP_COLUMN)))
 
 
-def timed(table: pa.Table, times: Any) -> pa.Table:
-    """Return rows with the column of their time as the state of a table has it."""
-    return table.append_column("ROWTIME", times)
-
-
 class TableRows(VectorizedFunction):
     """The rows of a declared table: the latest of each key.
 
@@ -97,7 +92,7 @@ class TableRows(VectorizedFunction):
         if pc.any(gone).as_py():
             self.rows.delete(last.filter(gone).select(self._keys))
         if there.num_rows:
-            self.rows.upsert(timed(there.select(self._names), there.column(TIMESTAMP_COLUMN)))
+            self.rows.upsert(there.select(self._names).append_column(_ROWTIME[0], there.column(TIMESTAMP_COLUMN)))
         emit_changes(ctx, before.select(self._names), there.select(self._names), last, self._keys)
 
 
@@ -112,20 +107,15 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
         keys: Columns of the key.
     """
     both = pa.concat_tables(alike([before, after]))
-    groups = grouped_rows(pa.concat_tables(alike([rows.select(keys), both.select(keys)])), keys)
-    latest = np.zeros(groups.count, dtype=np.int64)
-    np.maximum.at(latest, groups.ids[: rows.num_rows], integers(rows.column(TIMESTAMP_COLUMN)))
-    emit(ctx, changes_of(both, before.num_rows, groups.ids[rows.num_rows :], latest, CHANGE))
+    of_rows, of_both = codes_of(alike([rows.select(keys), both.select(keys)]), keys)
+    latest = np.zeros(int(of_rows.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(latest, of_rows, integers(rows.column(TIMESTAMP_COLUMN)))
+    emit(ctx, changes_of(both, before.num_rows, of_both, latest, CHANGE))
 
 
 def alike(tables: list[pa.Table]) -> list[pa.Table]:
     """Return tables of the same columns with the types of the first."""
     return [each.cast(tables[0].schema) for each in tables]
-
-
-def grouped_rows(table: pa.Table, names: Sequence[str]) -> Groups:
-    """Return the groups of rows with equal values of columns."""
-    return grouped([plain_column(table.column(name)) for name in names])
 
 
 class Totals(RunningColumns):
@@ -185,7 +175,7 @@ class Totals(RunningColumns):
         least, most = int(times.min()) - gap, int(times.max()) + gap
         stored = self.accumulators.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
         both = alike([stored.select(self._group), table.select(self._group)])
-        of_stored, of_rows = np.split(grouped_rows(pa.concat_tables(both), self._group).ids, [stored.num_rows])
+        of_stored, of_rows = codes_of(both, self._group)
         starts, ends = (integers(stored.column(name)) for name in self._plan.bounds)
         open_, came = Spans(of_stored, starts, ends + gap), Spans(of_rows, times, times + gap)
         # A row that closes no gap to a session that is kept is late once its own session would be over.
@@ -232,9 +222,9 @@ class Totals(RunningColumns):
             process(table)
         except SumOverflow as error:
             # The query ends. The half of the groups that fails again has the group.
-            groups = grouped_rows(table, self._keys)
-            is_first = groups.ids < groups.count // 2
-            for half in (is_first, ~is_first) if groups.count > 1 else ():
+            (codes,) = codes_of([table], self._keys)
+            is_first = codes <= codes.max() // 2
+            for half in (is_first, ~is_first) if codes.any() else ():
                 self._named(table.filter(pa.array(half)), process)
             row = table.select(self._keys).to_pylist()[0]
             window = " to ".join(str(row.pop(name)) for name in self._plan.bounds)
@@ -269,7 +259,8 @@ class Totals(RunningColumns):
         found, bad = plan.after.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
-        return timed(found.select([*self._keys, *self._values]), found.column(TIMESTAMP_COLUMN))
+        shown = found.select([*self._keys, *self._values])
+        return shown.append_column(_ROWTIME[0], found.column(TIMESTAMP_COLUMN))
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan, window = self._plan, self._window

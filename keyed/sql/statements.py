@@ -8,10 +8,10 @@ from typing import Any, NoReturn, TypeAlias
 import attrs
 
 from keyed.base.shown import nearest
+from keyed.expressions.parameters import BoundParameter, Given, bound
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, closing, folded, split, tokens
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
-from keyed.sql.parameters import BoundParameter, Parameters
 
 #: Units of time in milliseconds.
 _UNITS = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}
@@ -265,14 +265,16 @@ _SKIPS |= {"FIRST": ("TO", "FIRST"), "LAST": ("TO", "LAST")}
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 
 
-def parse(script: str, parameters: Parameters) -> tuple[Text, list[Statement]]:
-    """Return the statements of a script.
+def parse(script: str, parameters: Given | None) -> tuple[Text, list[Statement], dict[str, Any]]:
+    """Return the statements of a script, and the values of its parameters.
 
     Raises:
         SqlError: A syntax error, or a parameter without a value.
+        DefinitionError: A parameter is not valid.
     """
     text = Text(script)
-    return text, Parser(text, parameters.bound(text, tokens(text))).statements()
+    words, values = bound(text, tokens(text), parameters)
+    return text, Parser(text, words).statements(), values
 
 
 def parse_type(type_: str) -> SqlType:
@@ -476,9 +478,7 @@ class Parser:
         while self._token.kind != "end":
             if self._word(";"):
                 continue
-            statement = self._statement()
-            if statement is not None:
-                found.append(statement)
+            found += filter(None, [self._statement()])
             if self._token.kind != "end":
                 self._expect(";")
         return found

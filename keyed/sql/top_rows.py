@@ -16,10 +16,10 @@ import pyarrow as pa
 from keyed.expressions.engine import SqlStep
 from keyed.expressions.tokens import quoted
 from keyed.formats.sql_types import BIGINT
-from keyed.joins.matching import codes_of
+from keyed.joins.matching import codes_of, distinct
 from keyed.sql.catalog import CHANGE
 from keyed.sql.planner import RankPlan
-from keyed.sql.sql_operators import alike, emit_changes, grouped_rows, table_state
+from keyed.sql.sql_operators import alike, emit_changes, table_state
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import integers, pc
 
@@ -66,7 +66,7 @@ class TopRows(VectorizedFunction):
             gone, came = came.filter(is_gone), came.filter(pc.invert(is_gone))
             self.members.delete(gone)
             self.members.upsert(came)
-        partitions = table.select(self._group).take(pa.array(grouped_rows(table, self._group).first_rows()))
+        partitions = distinct(table, self._group)
         places = np.repeat(np.arange(partitions.num_rows), self._count)
         ranks = pa.array(np.tile(np.arange(1, self._count + 1), partitions.num_rows))
         asked = partitions.take(pa.array(places, pa.int64()))

@@ -68,7 +68,8 @@ def _time(given: Any) -> int | None:
 
 _POLICIES = _choice("compact", "delete", "compact,delete")
 _NULLS = _choice("OPTIONAL", "WRAPPER"), "must be 'OPTIONAL' or 'WRAPPER'"
-_RULES: dict[str, Rule] = {
+#: The rules of options by name.
+RULES: dict[str, Rule] = {
     "PARTITIONS": _number(1, 100_000),
     "REPLICAS": _number(1, 2**15 - 1),
     # Kafka keeps records for ever with a retention of -1.
@@ -86,8 +87,8 @@ def check_options(text: Text, options: WithOptions) -> None:
     Raises:
         SqlError: One does not fit.
     """
-    for name in options.keys() & _RULES.keys():
-        read, rule = _RULES[name]
+    for name in options.keys() & RULES.keys():
+        read, rule = RULES[name]
         found = read(options[name])
         if found is None:
             text.fail(f"{name}={shown(options[name])} {rule}", options.places[name])

@@ -52,6 +52,8 @@ def ids(left, right):
 
 
 JOINS = (ids, *(Select(left=("k", "id"), right=(name,)) for name in ("id", "k")))
+#: What most joins are tried with.
+SIDES: Any = {"left": ROWS, "right": ROWS, "size": SIZES, "parallelism": PARALLELISM, "join": st.sampled_from(JOINS)}
 
 
 def joined(function, left, right, size, parallelism=1, **options):
@@ -93,16 +95,7 @@ def check(make, left, right, size, parallelism, *, ordered=True):
 
 
 @some
-@given(
-    left=ROWS,
-    right=ROWS,
-    bounds=BOUNDS,
-    size=SIZES,
-    aside=st.booleans(),
-    how=st.sampled_from(HOWS),
-    parallelism=PARALLELISM,
-    join=st.sampled_from(JOINS),
-)
+@given(**SIDES, bounds=BOUNDS, aside=st.booleans(), how=st.sampled_from(HOWS))
 def test_interval_join(left, right, bounds, size, aside, how, parallelism, join):
     lower, upper = sorted(bounds[:2])
     if lower + bounds[2] > upper - bounds[3]:
@@ -117,16 +110,7 @@ def test_interval_join(left, right, bounds, size, aside, how, parallelism, join)
 
 
 @some
-@given(
-    left=ROWS,
-    right=ROWS,
-    tolerance=TOLERANCES,
-    size=SIZES,
-    how=st.sampled_from(HOWS[:2]),
-    exact=st.booleans(),
-    parallelism=PARALLELISM,
-    join=st.sampled_from(JOINS),
-)
+@given(**SIDES, tolerance=TOLERANCES, how=st.sampled_from(HOWS[:2]), exact=st.booleans())
 def test_as_of_join(left, right, tolerance, size, how, exact, parallelism, join):
     def make(path):
         return AsOfJoin(join, tolerance=tolerance, allow_exact_matches=exact, how=how, path=path, late_left=LATE)
@@ -138,29 +122,14 @@ def test_as_of_join(left, right, tolerance, size, how, exact, parallelism, join)
 
 
 @some
-@given(
-    left=ROWS,
-    right=ROWS,
-    size=SIZES,
-    how=st.sampled_from(HOWS[:2]),
-    parallelism=PARALLELISM,
-    join=st.sampled_from(JOINS),
-)
+@given(**SIDES, how=st.sampled_from(HOWS[:2]))
 def test_table_join(left, right, size, how, parallelism, join):
     paths = check(lambda path: TableJoin(join, how=how, path=path), left, right, size, parallelism)
     assert paths[0][3] == paths[1][3] == len({row.value["k"] for row in right})
 
 
 @some
-@given(
-    left=ROWS,
-    right=ROWS,
-    window=st.tuples(st.integers(1, 12), st.integers(1, 12)),
-    size=SIZES,
-    how=st.sampled_from(HOWS),
-    parallelism=PARALLELISM,
-    join=st.sampled_from(JOINS),
-)
+@given(**SIDES, window=st.tuples(st.integers(1, 12), st.integers(1, 12)), how=st.sampled_from(HOWS))
 def test_window_join(left, right, window, size, how, parallelism, join):
     def make(path):
         return WindowJoin(join, size=window[0], slide=window[1], offset=-3, how=how, path=path, **LATES)
