@@ -241,6 +241,7 @@ BESIDE = {
         ),
         ("keyed.testing.changelog_conformance", "ChangelogConformance"),
         ("keyed.testing.sink_conformance", "SinkConformance"),
+        ("keyed.testing.sink_conformance", "CopyConformance"),
         ("keyed.testing.changelog_conformance", "StagingChangelogConformance"),
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from keyed.base.background import Background, Status
@@ -21,7 +21,6 @@ from keyed.tables.subscription import Feed, Token
 if TYPE_CHECKING:
     from keyed.destinations.sink import Written
     from keyed.tables.replicated_rows import ReplicatedRows
-    from keyed.tables.sink_copy import SinkCopy
 
 _log = logging.getLogger(__name__)
 #: Seconds that a step waits for a batch, and between two looks at tables that nobody follows.
@@ -59,7 +58,11 @@ class Replication:
         self.to = to
         self._name = table
         self._feed = feed
-        self._target = _target(to, self.table)
+        if not isinstance(to, Sink):
+            raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
+        from keyed.tables.sink_copy import SinkCopy
+
+        self._target = SinkCopy(to, self.table)
         self._rows: ReplicatedRows | None = None
         self._at: Token | None = None
         #: Token and digest of the columns in the copy.
@@ -360,14 +363,6 @@ class Replication:
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def _target(to: Any, table: str) -> SinkCopy:
-    if not isinstance(to, Sink):
-        raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
-    from keyed.tables.sink_copy import SinkCopy
-
-    return SinkCopy(to, table)
 
 
 _open: WeakSet[Replication] = WeakSet()

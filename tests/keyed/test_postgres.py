@@ -14,7 +14,7 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError, SinkError
 from keyed.postgres import postgres_sink
-from keyed.testing.sink_conformance import SinkConformance
+from keyed.testing.sink_conformance import CopyConformance, SinkConformance
 from tests.keyed.runtimes.local.table_sinks import run_killed
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.postgres import PASSWORD
@@ -37,14 +37,14 @@ def rows(postgres, name, columns="*"):
         return sorted(connection.execute(f'SELECT {columns} FROM "{name}"').fetchall())
 
 
-class TestPostgresSink(SinkConformance):
+class TestPostgresSink(SinkConformance, CopyConformance):
     @pytest.fixture(autouse=True)
     def _server(self, postgres):
         self.server, self.tables = postgres, {}
 
     def make_sink(self, path):
         table = self.tables.setdefault(path, f"t-{uuid.uuid4().hex}")
-        return postgres_sink(table, key="n", conninfo=self.server)
+        return postgres_sink(table, key="name", conninfo=self.server)
 
     def read(self, path):
         return rows(self.server, self.tables[path], "name, n")

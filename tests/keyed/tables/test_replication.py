@@ -24,6 +24,7 @@ from keyed.base.background import Status
 from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
 from keyed.tables import open_tables, sink_copy
 from keyed.testing import KeyedTestHarness
+from keyed.testing.sink_conformance import CopyConformance
 from keyed.topics import Avro, Json, UpsertTopic
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.tables.copies import (
@@ -47,6 +48,18 @@ def last_batch(job: Job) -> int:
     with open_tables(job.log, job.folder / f"look-{job.lives}-{job.rows}") as tables:
         tables.poll()
         return tables.batch
+
+
+class TestUpsertTopic(CopyConformance):
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka):
+        self.kafka, self.topic = kafka, new_topic(kafka)
+
+    def make_sink(self, path):
+        return self.topic
+
+    def read(self, path):
+        return [(row["name"], row["n"]) for row in as_objects(folded(self.kafka, self.topic.topic))]
 
 
 @pytest.mark.parametrize("name", FEW)

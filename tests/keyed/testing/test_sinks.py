@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pyarrow.parquet as pq
 import pytest
 
 import keyed
+from examples.json_copies import JsonCopies, JsonCopy
 from keyed.extending import Sink, SinkWriter
-from keyed.testing.sink_conformance import SinkConformance
+from keyed.testing.sink_conformance import CopyConformance, SinkConformance
 
 
 class TestParquetSink(SinkConformance):
@@ -84,3 +86,51 @@ def test_a_sink_that_replaces_the_rows_of_another_query_is_found(tmp_path):
 def test_a_sink_that_only_appends_is_found(tmp_path):
     with pytest.raises(AssertionError, match="number 0"):
         Appends().test_a_batch_that_is_run_again_is_there_once(tmp_path)
+
+
+class OpenedBy(JsonCopies):
+    def __init__(self, writer, path):
+        super().__init__(path)
+        self.writer = writer
+
+    def open_copy(self, owner):
+        return self.writer(self.path, owner.query)
+
+
+class TestJsonCopies(CopyConformance):
+    """The example of a sink of one's own."""
+
+    writer = JsonCopy
+
+    def make_sink(self, path):
+        return OpenedBy(self.writer, path)
+
+    def read(self, path):
+        rows = JsonCopy(path, "").content()["rows"]
+        return [(row["name"], row["n"]) for row in rows.values()]
+
+
+class KeepsRemoved(JsonCopy):
+    def write_changes(self, changes, number, note):
+        return super().write_changes(attrs.evolve(changes, removed=()), number, note)
+
+
+class Repeats(JsonCopy):
+    def write_changes(self, changes, number, note):
+        last = self.last_copy()
+        return super().write_changes(changes, last[0] + 1 if last else 1, note)
+
+
+@pytest.mark.parametrize(
+    ("writer", "test"),
+    [
+        (KeepsRemoved, CopyConformance.test_changes_replace_and_remove_rows),
+        (Repeats, CopyConformance.test_a_transaction_that_comes_again_or_out_of_order_is_not_written),
+        (Repeats, CopyConformance.test_one_of_two_writers_continues),
+    ],
+)
+def test_a_sink_of_copies_that_ignores_deletions_or_repeats_a_batch_is_found(tmp_path, writer, test):
+    suite = TestJsonCopies()
+    suite.writer = writer
+    with pytest.raises(AssertionError):
+        test(suite, tmp_path)

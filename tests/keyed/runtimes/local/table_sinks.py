@@ -12,7 +12,7 @@ import pytest
 import keyed
 from keyed.destinations.ownership import Owner
 from keyed.errors import SinkError
-from keyed.testing.sink_conformance import SinkConformance
+from keyed.testing.sink_conformance import CopyConformance, SinkConformance
 
 ROOT = Path(keyed.__file__).parents[1]
 #: The columns of a table.
@@ -171,7 +171,7 @@ class AppendSuite(SinkConformance):
         return self.kind.content(path, "name", "n")
 
 
-class UpsertSuite(AppendSuite):
-    """The conformance of a sink that replaces."""
+class UpsertSuite(AppendSuite, CopyConformance):
+    """The conformance of a sink that replaces, and holds copies."""
 
     options = {"mode": "upsert", "key": "name"}  # noqa: RUF012
