@@ -103,7 +103,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
 
     Parameters of all aggregates: ``column`` is the name of a column, or a function of the element, without which the
     element is the value; ``type`` is the result's column type where it does not follow from the column. Nulls are
-    ignored unless stated.
+    ignored unless stated. Mutable elements and results are copied.
 
     Attributes:
         timed: It needs timestamps: ``add_at`` is called instead of ``add``.

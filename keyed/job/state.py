@@ -40,8 +40,9 @@ NOT_PUT: Final = MIN_TIMESTAMP
 class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
     """The aggregation of an `AggregatingState` (Flink's `AggregateFunction`).
 
-    ``add`` may change its accumulator, and ``merge`` both. Lists and dicts of an accumulator need values of the
-    declared type: conversions (int to float, datetime to UTC) happen only when the batch ends.
+    ``add`` may change its accumulator, and ``merge`` both. Mutable values and results are copied. Lists and dicts of
+    an accumulator need values of the declared type: conversions (int to float, datetime to UTC) happen only when the
+    batch ends.
     """
 
     def create_accumulator(self) -> ACC:

@@ -515,7 +515,8 @@ class KeyedStream(_SuggestsOperations):
                 Spark and 1 locally.
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` as they arrive.
                 ``"watermark"`` holds each row in state until the watermark has passed it, as Flink's CEP: results of
-                deterministic functions then depend neither on batches nor on arrival within the delay.
+                deterministic functions then depend neither on batches nor on arrival within the delay. Late rows and
+                broadcast elements are not held.
             store: Each worker's copy of the state: ``"memory"``, the default locally; ``"lmdb"``, one copy for the
                 workers of a machine, the default on Spark; ``"rocksdb"``; or a function or class of a module that
                 opens a `LocalStore` in a folder.

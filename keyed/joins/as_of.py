@@ -21,7 +21,8 @@ class AsOfJoin(TimedJoin):
 
     A left element is emitted when the watermark has passed its time, and with it all candidates; those of a key in
     order of time. Of right elements with equal times the last to arrive counts. A late left element is not joined; a
-    late right one counts for left elements not emitted yet.
+    late right one counts for left elements not emitted yet. A key keeps the last right element that the watermark has
+    passed, while the tolerance allows it, and those after it.
 
     Args:
         join: As of all joins.

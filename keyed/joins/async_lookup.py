@@ -140,7 +140,7 @@ class AsyncLookup(Generic[K, V]):
     """Looks keys up with a coroutine, many at a time (Flink's `AsyncDataStream.orderedWait`).
 
     Create it once, in the program. Give it to `lookup_join`, or call it with the keys of a batch in
-    ``process_batch``.
+    ``process_batch``. A batch that fails repeats its look-ups, whose results may differ.
 
     Args:
         function: ``async def function(key)``, returns the value of a key. All calls of a process share one event loop,

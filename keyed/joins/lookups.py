@@ -37,7 +37,8 @@ def lookup_join(
     """Add columns to the rows of a stream, looked up by their keys (Flink SQL's look-up join).
 
     ``lookup`` is called with the distinct keys of a micro-batch that are not cached. Its results, missing ones too,
-    are kept in state for ``ttl`` and committed with the batch. Rows keep order and timestamps.
+    are kept in state for ``ttl`` and committed with the batch; a failed batch repeats its look-ups. Rows keep order and
+    timestamps.
 
     Args:
         stream: The stream, keyed by the columns that are looked up.

@@ -48,7 +48,8 @@ class WindowCoGroup(TimedJoin):
     """Calls a function with both sides' elements of each key and window when the watermark passes its end.
 
     As Flink's ``coGroup``: a window excludes its end, its outputs have the time ``end - 1``, and an element is late if
-    the watermark has passed the ends of all its windows. With ``gap`` windows are sessions of both sides together.
+    the watermark has passed the ends of all its windows. With ``gap`` windows are sessions of both sides together;
+    elements exactly a gap apart are in one if the watermark has not passed the first one's session.
 
     Args:
         cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one list may be empty, and

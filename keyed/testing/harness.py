@@ -37,7 +37,8 @@ class KeyedTestHarness(DrivenFunction, Shown):
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
     move them, unless ``watermark`` sets a strategy. A call raises `KeyedError` if a key is invalid or the function
-    fails.
+    fails, `StateSchemaChanged` if its states do not fit the stored ones, `DefinitionError` for an unknown state, and
+    `CorruptionError` for a damaged snapshot.
 
     Args:
         function: The function under test.
