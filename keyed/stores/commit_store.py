@@ -211,7 +211,7 @@ class CommitStore(BufferedCommits):
         folder = str(self.path / COMMITS_FOLDER)
         if "Corruption: " in message or "No such file" in message:
             return CorruptionError(message.removeprefix(f"{folder} "), where=folder)
-        return CheckpointError(message)
+        return CheckpointError(f"{message}; give the path of a folder" if "cannot be created" in message else message)
 
     def _check_format(self) -> None:
         record = self.committed(_FORMAT)

@@ -53,7 +53,7 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     Raises:
         DefinitionError: A key column is missing.
         NullKeyError: A key is null.
-        EncodingError: A key column has lists or structs, or times with nanoseconds.
+        EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
     """
     for key in keys:
         if key not in table.column_names:
@@ -70,7 +70,7 @@ def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None
     """Check that the values of key columns can be keys.
 
     Raises:
-        EncodingError: A key column has lists or structs, or times with nanoseconds.
+        EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
     """
     for key in keys:
         column = table.column(key)
@@ -78,6 +78,11 @@ def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None
             raise EncodingError(
                 f"operator {operator!r}: key column {key!r} has type {column.type}, which cannot be a key; "
                 "give each part a column of its own, as in key_by('a', 'b')"
+            )
+        if pa.types.is_timestamp(column.type) and column.type.tz is None:
+            raise EncodingError(
+                f"operator {operator!r}: key column {key!r} has times without a time zone, which are no instants, and "
+                "cannot be keys; give the column a zone, as with pandas' dt.tz_localize('UTC')"
             )
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             try:

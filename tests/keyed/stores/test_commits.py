@@ -124,7 +124,7 @@ def test_a_commit_store_of_a_later_format_is_refused(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="file"):
+    with pytest.raises(CheckpointError, match=r"/file'; give the path of a folder"):
         CommitStore(tmp_path / "file")
 
 
