@@ -74,7 +74,7 @@ def arrow_table(data: Any) -> pa.Table | None:
     """Return a table of pandas, polars or Arrow as an Arrow table, and ``None`` for any other object.
 
     Raises:
-        DefinitionError: Arrow does not support its columns.
+        DefinitionError: Arrow does not support its columns, or it has an index that holds data.
     """
     if is_instance(data, "polars", "LazyFrame"):
         data = data.collect()
@@ -85,6 +85,9 @@ def arrow_table(data: Any) -> pa.Table | None:
         return data if is_instance(data, "pyarrow", "Table") else None
     import pyarrow as pa
 
+    # An index of integers without a name is one of row numbers, also after a filter.
+    if library == "pandas" and len(data) and (data.index.names != [None] or data.index.dtype.kind not in "iu"):
+        raise DefinitionError("the DataFrame's index would be lost: give frame.reset_index(), or that with drop=True")
     try:
         return data.to_arrow() if library == "polars" else pa.Table.from_pandas(data, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

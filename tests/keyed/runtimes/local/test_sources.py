@@ -183,6 +183,15 @@ def test_a_subclass_of_a_table_is_a_table():
     assert counts(Places(rows(1, 2))).run().values == [("a", 1, 1), ("a", 2, 2)]
 
 
+@pytest.mark.parametrize("index", ["u", ["u", "v"], pd.Index(["x", "y"]), pd.DatetimeIndex([0, 1])], ids=str)
+def test_an_index_that_holds_data_is_not_lost(index):
+    frame = pd.DataFrame({"u": [1, 2], "v": [3, 4], "k": ["a", "b"]})
+    with pytest.raises(DefinitionError, match=r"index would be lost: give frame\.reset_index\(\)"):
+        keyed.stream(frame.set_index(index))
+    for numbers in (frame, frame[frame.v > 3], frame[:0], pd.DataFrame()):
+        assert counts(numbers).stage.source.data.column_names == [*numbers]
+
+
 def test_digests_are_those_of_values():
     def of(*rows):
         return Tracker(len(rows), rows, rows).consumed()
