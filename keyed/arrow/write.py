@@ -56,6 +56,8 @@ _FEW = 16_384
 _SHOWN = b"shown"
 _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,\s*(-?\d+))?\))?")
 _TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
+#: The milliseconds of the years 1 to 9999, as Python has them: the first, and the first that is no more.
+_FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
 _INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?")
 
 
@@ -434,13 +436,11 @@ def _timestamp_array(column: list[Any], found: set[type], type_: Any) -> Any:
     import pyarrow as pa
 
     if type_.tz is not None and found <= {int, _NULL}:
-        rule = "timestamp takes int as milliseconds since the epoch"
-        micros = [None if value is None else value * 1000 for value in column]
-        try:
-            return pa.array(micros, pa.int64()).cast(type_)
-        except (pa.ArrowException, OverflowError):
-            wrong = next(v for v in column if v is not None and not -(2**63) <= v * 1000 < 2**63)
-            raise _MisfitError(wrong, f"{rule}, and this is out of range") from None
+        wrong = next((v for v in column if v is not None and not _FIRST_MS <= v < _END_MS), None)
+        if wrong is not None:
+            rule = "timestamp takes int as milliseconds since the epoch, and this is out of range, the years 1 to 9999"
+            raise _MisfitError(wrong, rule)
+        return pa.array(column, pa.timestamp("ms", type_.tz)).cast(type_)
     if type_.tz is not None:
         rule = "timestamp takes an aware datetime (add a zone: .replace(tzinfo=UTC)) or int milliseconds"
     else:

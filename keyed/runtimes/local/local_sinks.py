@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.schemas import Schema
 from keyed.destinations.sink import Record, SinkBatch, SinkWriter, failed
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
@@ -78,7 +77,7 @@ def packed(
 
 def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
     """Convert values to rows of the declared columns, which they have to fit as on Spark; bad rows stay unconverted."""
-    schema, output = _schema(bound), bound.output
+    schema, output = bound.output.schema, bound.output
     if schema is None:
         return values
     from keyed.arrow.write import arrow_schema, check_values
@@ -99,10 +98,6 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
     return rows
 
 
-def _schema(bound: BoundOutput) -> Schema | None:
-    return bound.output.schema
-
-
 def _takes_bad_rows(bound: BoundOutput) -> bool:
     tag = bound.output.tag
     return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
@@ -112,7 +107,7 @@ def _table_of_values(bound: BoundOutput, values: list[Any]) -> pa.Table | None:
     """Return values as a table, ``None`` if there are none."""
     from keyed.arrow.write import raw_table_of, table_of
 
-    schema = _schema(bound)
+    schema = bound.output.schema
     if not values:
         return None
     if schema is None and fields_of(type(values[0])) is None:
@@ -135,4 +130,4 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> pa.Table | None:
     table = pa.concat_tables(emitted.tables, promote_options="default")
     if TIMESTAMP_COLUMN in table.column_names:
         table = table.drop_columns([TIMESTAMP_COLUMN])
-    return shaped(table, _schema(bound), f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")
+    return shaped(table, bound.output.schema, f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")

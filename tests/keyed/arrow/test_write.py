@@ -144,6 +144,7 @@ def test_values_are_converted_as_documented(value, type_, expected):
         (dt.datetime(2020, 1, 1, tzinfo=UTC), "timestamp_ntz", "takes a naive datetime"),
         (dt.datetime(2020, 1, 1), "date", "date takes datetime.date"),
         (2**60, "timestamp", "out of range"),
+        (253_402_300_800_000, "timestamp", "out of range, the years 1 to 9999"),
         (Decimal("1.005"), "decimal(10,2)", "decimal(10,2) takes"),
         (1.5, "decimal(10,2)", "decimal(10,2) takes"),
         ("ab", "array<string>", "array takes list"),
