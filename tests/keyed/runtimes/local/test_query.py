@@ -165,7 +165,7 @@ def test_an_error_of_a_sink_or_a_source_is_named(tmp_path):
 
     with pytest.raises(keyed.errors.QueryFailed, match="OSError: disk on fire"):
         chain(rows(1)).run(broken, checkpoint=tmp_path / "sink")
-    with pytest.raises(keyed.errors.QueryFailed, match="LookupError: no more"):
+    with pytest.raises(keyed.errors.QueryFailed, match=r"read after 2 rows of the generator: LookupError: no more"):
         chain(failing()).run(checkpoint=tmp_path / "source", rows_per_batch=1)
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "sink").batches == 1
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "source", rows_per_batch=1).batches == 1
