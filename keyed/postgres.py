@@ -153,18 +153,18 @@ class _PostgresWriter(SinkWriter):
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or add the output's new columns to it."""
-        wanted = {name: self._type_of(name, str(schema.field(name).type)) for name in self._columns}
+        types = {name: self._type_of(name, str(schema.field(name).type)) for name in self._columns}
         with self._transaction() as execute:
             execute("SELECT pg_advisory_xact_lock(hashtext('keyed'))")
-            columns = self._list((f"{{}} {type_}", name) for name, type_ in wanted.items())
+            columns = self._list((f"{{}} {type_}", name) for name, type_ in types.items())
             execute("CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY ({key}))", columns=columns)
-            found = execute(
+            rows = execute(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
                 "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
                 [self._table.as_string(self._connection)],
             )
-            there = dict(found.fetchall())
-            for name, type_ in wanted.items():
+            there = dict(rows.fetchall())
+            for name, type_ in types.items():
                 if name not in there:
                     column = self._list([(f"{{}} {type_}", name)])
                     execute("ALTER TABLE {table} ADD COLUMN {column}", column=column)
@@ -298,10 +298,10 @@ class _PostgresWriter(SinkWriter):
         return upserts, [[*key] for key in gone]
 
     def _type_of(self, name: str, type_: str) -> str:
-        if found := _DECIMAL.fullmatch(type_):
-            return f"numeric({found[1]},{found[2]})"
-        if found := _TIMESTAMP.fullmatch(type_):
-            return f"timestamp with{'' if found[1] else 'out'} time zone"
+        if match := _DECIMAL.fullmatch(type_):
+            return f"numeric({match[1]},{match[2]})"
+        if match := _TIMESTAMP.fullmatch(type_):
+            return f"timestamp with{'' if match[1] else 'out'} time zone"
         if type_ not in _TYPES:
             raise SinkError(f"{self._sink!r}: the column {name!r} of type {type_} has no type in PostgreSQL")
         return _TYPES[type_]

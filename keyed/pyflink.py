@@ -846,11 +846,11 @@ class KeyedStream(_Partial):
 
     def map(self, func: Any, output_type: Any = None) -> DataStream:
         """Map each element to one element."""
-        return self.process(_PerElement(func, "map", lambda _, made: (made,)), output_type)
+        return self.process(_PerElement(func, "map", lambda _, result: (result,)), output_type)
 
     def flat_map(self, func: Any, output_type: Any = None) -> DataStream:
         """Map each element to any number of elements."""
-        return self.process(_PerElement(func, "flat_map", lambda _, made: made), output_type)
+        return self.process(_PerElement(func, "flat_map", lambda _, result: result), output_type)
 
     def filter(self, func: Any) -> DataStream:
         """Choose elements."""
@@ -908,11 +908,11 @@ class ConnectedStreams(_Partial):
 
     def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
         """Map each element to one element."""
-        return self.process(_CoPerElement(func, "map", lambda _, made: None if made is None else (made,)), output_type)
+        return self.process(_CoPerElement(func, "map", lambda _, item: None if item is None else (item,)), output_type)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: Any = None) -> DataStream:
         """Map each element to any number of elements."""
-        return self.process(_CoPerElement(func, "flat_map", lambda _, made: made), output_type)
+        return self.process(_CoPerElement(func, "flat_map", lambda _, result: result), output_type)
 
 
 class _Reduce(keyed.KeyedProcessFunction):

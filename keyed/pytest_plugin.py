@@ -39,14 +39,14 @@ def keyed_harness() -> Iterator[Callable[..., KeyedTestHarness]]:
     """Create harnesses, like `keyed.testing.KeyedTestHarness`, that are closed after the test."""
     from keyed.testing import KeyedTestHarness
 
-    made: list[KeyedTestHarness] = []
+    harnesses: list[KeyedTestHarness] = []
 
     def make(*arguments: Any, **options: Any) -> KeyedTestHarness:
-        made.append(KeyedTestHarness(*arguments, **options))
-        return made[-1]
+        harnesses.append(KeyedTestHarness(*arguments, **options))
+        return harnesses[-1]
 
     yield make
-    for harness in made:
+    for harness in harnesses:
         harness.close()
 
 
@@ -69,7 +69,7 @@ def keyed_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Compare outputs with those in a file beside the test, one per line; ``--keyed-update`` rewrites the file."""
-    taken: set[Path] = set()
+    paths: set[Path] = set()
 
     def check(outputs: Any, name: str | None = None) -> None:
         __tracebackhide__ = True
@@ -79,9 +79,9 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         # Tests of the same name in other files and classes of the folder have files of their own.
         default = ".".join([Path(request.path).stem, *request.node.nodeid.split("::")[1:]])
         path = Path(request.path).parent / "golden" / f"{re.sub(r'[^ -~]|[/<>:|?*]', '_', name or default)}.txt"
-        if path in taken:
+        if path in paths:
             pytest.fail(f"{path} is used by another assert_golden of this test: give each a name=")
-        taken.add(path)
+        paths.add(path)
         if request.config.getoption("--keyed-update"):
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

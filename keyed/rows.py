@@ -154,10 +154,10 @@ def row_class(field_names: tuple[str, ...]) -> type[Row]:
     }
     getters = _getters(len(field_names))
     namespace.update((name, getters[i]) for i, name in enumerate(field_names) if _is_attribute(name))
-    made: type[Row] = type("Row", (Row,), namespace)
+    row_type: type[Row] = type("Row", (Row,), namespace)
     # The class itself makes rows from iterables at the speed of C: a class method would add a Python call per row.
-    made._make = made  # type: ignore[method-assign]
-    return made
+    row_type._make = row_type  # type: ignore[method-assign]
+    return row_type
 
 
 def row(**values: Any) -> Row:

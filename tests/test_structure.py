@@ -509,7 +509,11 @@ QUESTION = re.compile(r"(What|Whoever|Who|Whose|How|Which|Whether)\b")
 
 
 #: Names of the old code. A helper's name is a verb with an object, a variable's the field's noun.
-RENAMED = {"_say", "worry", "_doing", "stands", "Sealed", "LEFT_OUT", "_LEFT_OUT"}
+RENAMED = {"_say", "worry", "_doing", "stands", "Sealed", "LEFT_OUT", "_LEFT_OUT", "_whole", "_gone", "_there"}
+#: Participles, which name neither a value nor what a function does.
+#: Rooms without them.
+NAMED = {*("changelog", "cli", "codec", "content", "destinations", "engine", "kafka", "patterns", "recovery", "tables")}
+PARTICIPLES = {"asked", "found", "given", "made", "said", "taken", "told", "wanted"}
 
 
 def translated(where: str, text: str, first: int = 1, phrases: re.Pattern[str] = TRANSLATED) -> list[str]:
@@ -645,6 +649,40 @@ def test_no_name_is_one_of_the_old_code():
             names = {getattr(node, attribute, None) for attribute in ("id", "arg", "attr", "name")}
             found += [f"{module_name(path)}: {name}" for name in names & RENAMED]
     assert found == []
+
+
+def participles(module: str, tree: ast.AST) -> list[str]:
+    """Return the variables, parameters and inner functions of a module that have a participle as their name."""
+    functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bound = {
+        (
+            getattr(node, "lineno", 0),
+            getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None),
+        )
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.arg | ast.FunctionDef) or isinstance(getattr(node, "ctx", None), ast.Store)
+    }
+    return sorted(f"{module}:{line}: {name}" for line, name in bound if name in PARTICIPLES)
+
+
+def test_no_participle_names_a_value_or_a_function():
+    rooms = [path for path in LIBRARY if part_of(module_name(path)) in NAMED]
+    assert over(rooms, participles) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    found = 1",
+        "def f(given): ...",
+        "def made(): ...",
+        "def f():\n    for told in x: ...",
+        "def f():\n    (asked := 1)",
+    ],
+)
+def test_participles_are_seen(source):
+    assert participles("keyed.job.state", ast.parse(source))
 
 
 @pytest.mark.parametrize(

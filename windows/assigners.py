@@ -48,14 +48,14 @@ class MergingWindowAssigner(WindowAssigner):
         raise NotImplementedError(f"{type(self).__name__} does not define merge_windows")
 
 
-def _call(given: tuple[Any, ...], named: dict[str, Any]) -> str:
+def _call(arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
     """Return the arguments of a call, for messages."""
-    return ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+    return ", ".join([*map(repr, arguments), *(f"{name}={value!r}" for name, value in named.items())])
 
 
-def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
+def _not_called(assigner: object, arguments: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
     """Return the error for calling an assigner's class instead of its factory."""
-    shown = _call(given, named)
+    shown = _call(arguments, named)
     name = type(assigner).__name__
     return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
 
@@ -78,20 +78,20 @@ def _refuses_other_calls(make: F) -> F:
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def checked(cls: type[Any], *given: Any, **named: Any) -> Any:
+    def checked(cls: type[Any], *arguments: Any, **named: Any) -> Any:
         __tracebackhide__ = True  # what pytest shows of a failing test is the call
         try:
-            signature.bind(cls, *given, **named)
+            signature.bind(cls, *arguments, **named)
         except TypeError as error:
             called = f"{cls.__name__}.{make.__name__}"
-            taken = [each for each in signature.parameters.values() if each.name != "cls"]
-            names = ", ".join(each.name + ("" if each.default is each.empty else "=...") for each in taken)
+            parameters = [each for each in signature.parameters.values() if each.name != "cls"]
+            names = ", ".join(each.name + ("" if each.default is each.empty else "=...") for each in parameters)
             units = _call((), {name: value for name, value in named.items() if name in _UNITS})
             duration = f"; a duration is int milliseconds or a timedelta: timedelta({units})" if units else ""
             raise DefinitionError(
-                f"{called}({_call(given, named)}): {error}; the call is {called}({names}){duration}"
+                f"{called}({_call(arguments, named)}): {error}; the call is {called}({names}){duration}"
             ) from None
-        return make(cls, *given, **named)
+        return make(cls, *arguments, **named)
 
     return cast("F", checked)
 
@@ -99,8 +99,8 @@ def _refuses_other_calls(make: F) -> F:
 class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size)"
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, self._made_by)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        raise _not_called(self, arguments, named, self._made_by)
 
     @classmethod
     @_refuses_other_calls
@@ -118,16 +118,16 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
             DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
         """
         size_ms = duration_of(size, "size", least=1, **units)
-        made = cls.__new__(cls)
-        HoppingWindows.__init__(made, size_ms, size_ms, _offset(offset, size_ms, "size"))
-        return made
+        assigner = cls.__new__(cls)
+        HoppingWindows.__init__(assigner, size_ms, size_ms, _offset(offset, size_ms, "size"))
+        return assigner
 
 
 class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size, slide)"
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, self._made_by)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        raise _not_called(self, arguments, named, self._made_by)
 
     @classmethod
     @_refuses_other_calls
@@ -140,9 +140,9 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
             DefinitionError: Size or slide is below 1 ms, or the offset's absolute value is not below the slide.
         """
         size_ms, slide_ms = milliseconds_of(size, "size", least=1), milliseconds_of(slide, "slide", least=1)
-        made = cls.__new__(cls)
-        HoppingWindows.__init__(made, size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
-        return made
+        assigner = cls.__new__(cls)
+        HoppingWindows.__init__(assigner, size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
+        return assigner
 
 
 class TumblingEventTimeWindows(_Tumbling):
@@ -168,14 +168,14 @@ class HoppingProcessingTimeWindows(_Hopping):
 class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     _made_by = "with_gap(gap), or with_dynamic_gap(function of the element)"
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, self._made_by)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        raise _not_called(self, arguments, named, self._made_by)
 
     @classmethod
     def _of_gap(cls, gap: int | Callable[[Any], Any]) -> Self:
-        made = cls.__new__(cls)
-        SessionWindows.__init__(made, gap)
-        return made
+        assigner = cls.__new__(cls)
+        SessionWindows.__init__(assigner, gap)
+        return assigner
 
     @classmethod
     @_refuses_other_calls

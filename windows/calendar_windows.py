@@ -112,15 +112,15 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
         if not self._RANGE[0] <= low < high <= self._RANGE[1]:
             raise TimestampError(f"timestamp {low} is outside of the years 1 to 9999, which the calendar covers")
         date = self._first(self._date(low - _DAY_MS), self._first_weekday)
-        found = []
+        windows = []
         start = self.start_of(date)
         while start < high:
             date = self._next(date)
             end = self.start_of(date)
             if end > low and end > start:
-                found.append(TimeWindow(start, end))
+                windows.append(TimeWindow(start, end))
             start = end
-        return tuple(found)
+        return tuple(windows)
 
     def _date(self, time: int) -> dt.date:
         return (_EPOCH + time * _MILLISECOND).astimezone(self._zone).date()

@@ -123,10 +123,10 @@ class Cells:
 
     def results(self, cells: list[Any], at: int) -> list[Any]:
         """Return the results of the accumulators at ``at``."""
-        found = cells[at : at + self.width]
+        results = cells[at : at + self.width]
         for i, result in self._results:
-            found[i] = result(found[i])
-        return found
+            results[i] = result(results[i])
+        return results
 
     def completing(self, first: int, stride: int) -> Callable[[Any], Any] | None:
         """Return the function that completes stored lists, in which accumulators begin at ``first + n * stride``."""

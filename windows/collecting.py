@@ -132,13 +132,13 @@ class First(ColumnAggregate):
     def add(self, value: Any, accumulator: Any) -> Any:
         if accumulator is not None:
             return accumulator
-        found = self._value(value)
-        return None if found is None and self.ignore_nulls else [found]
+        cell = self._value(value)
+        return None if cell is None and self.ignore_nulls else [cell]
 
     def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
         if accumulator is None or timestamp < accumulator[1]:
-            found = self._value(value)
-            return accumulator if found is None and self.ignore_nulls else [found, timestamp]
+            cell = self._value(value)
+            return accumulator if cell is None and self.ignore_nulls else [cell, timestamp]
         return accumulator
 
     def _merged(self, a: Any, b: Any) -> Any:
@@ -154,13 +154,13 @@ class Latest(First):
     _parts = (Part("value", "latest"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        found = self._value(value)
-        return accumulator if found is None and self.ignore_nulls else [found]
+        cell = self._value(value)
+        return accumulator if cell is None and self.ignore_nulls else [cell]
 
     def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
         if accumulator is None or timestamp >= accumulator[1]:
-            found = self._value(value)
-            return accumulator if found is None and self.ignore_nulls else [found, timestamp]
+            cell = self._value(value)
+            return accumulator if cell is None and self.ignore_nulls else [cell, timestamp]
         return accumulator
 
     def _merged(self, a: Any, b: Any) -> Any:

@@ -62,18 +62,18 @@ def aggregate(
     if not isinstance(stream, KeyedStream):
         raise DefinitionError(f"aggregate: stream={stream!r} is not keyed; give stream.key_by(...)")
     check_path(path)
-    found = named_aggregates(aggregates)
+    named = named_aggregates(aggregates)
     keys, columns = stream.key_columns or ("key",), stream.columns
-    twice = [column for column in found if column in keys]
+    twice = [column for column in named if column in keys]
     if twice:
         raise DefinitionError(f"aggregates={{{twice[0]!r}: ...}}: the key has a column of that name; rename the other")
-    reason = choose_path(path, columns_reason(found.values(), columns, stream.key_columns), "these aggregates")
-    schema = _derived(found, keys, columns, strict=stream.on_spark) if output is None else schema_of(output)
+    reason = choose_path(path, columns_reason(named.values(), columns, stream.key_columns), "these aggregates")
+    schema = _derived(named, keys, columns, strict=stream.on_spark) if output is None else schema_of(output)
     function: ContinuousRows | ContinuousColumns
-    if reason is None and columns is not None and (derived := _derived(found, keys, columns, strict=True)):
-        function = ContinuousColumns(name, found, derived, {n: t for n, t in columns.items() if t is not None})
+    if reason is None and columns is not None and (derived := _derived(named, keys, columns, strict=True)):
+        function = ContinuousColumns(name, named, derived, {n: t for n, t in columns.items() if t is not None})
     else:
-        function = ContinuousRows(name, found, keys, reason)
+        function = ContinuousRows(name, named, keys, reason)
     return stream.process(function, schema, name=name, order="arrival", **options)
 
 

@@ -261,11 +261,11 @@ def declared_states(owner: Any) -> dict[str, Any]:
 
 def _nested_triggers(trigger: Trigger) -> list[Trigger]:
     """Return a trigger and its nested triggers, outermost first."""
-    found = [trigger]
+    triggers = [trigger]
     for member in vars(trigger).values():
         if isinstance(member, Trigger):
-            found += _nested_triggers(member)
-    return found
+            triggers += _nested_triggers(member)
+    return triggers
 
 
 def trigger_states(trigger: Trigger) -> dict[str, Any]:

@@ -105,15 +105,15 @@ class Emission:
         """
         times = self._times
         assert times is not None
-        found = times.get(time)
-        if found is None:
+        shown = times.get(time)
+        if shown is None:
             if len(times) > _MOST_CACHED:
                 times.clear()
             try:
-                found = times[time] = _EPOCH + dt.timedelta(milliseconds=time)
+                shown = times[time] = _EPOCH + dt.timedelta(milliseconds=time)
             except OverflowError:
                 return None
-        return found
+        return shown
 
 
 def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
@@ -121,10 +121,10 @@ def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
     width, results = cells.width, None if cells.are_results else cells.results
 
     def of_bounds(key: Any, start: int, end: int, values: list[Any], at: int) -> Iterable[Any]:
-        found = values[at : at + width] if results is None else results(values, at)
+        cells = values[at : at + width] if results is None else results(values, at)
         if end > MAX_TIMESTAMP or start < MIN_TIMESTAMP:
             start, end = max(start, MIN_TIMESTAMP), min(end, MAX_TIMESTAMP)
-        return (make((key, start, end, *found)),)
+        return (make((key, start, end, *cells)),)
 
     return of_bounds
 

@@ -175,12 +175,12 @@ class PackedSessions:
         stride = self._stride
         holder = self._first_from(sessions, timer + 1)
         near = {holder, self._first_from(sessions, timer - self._lateness + 1)}
-        found = [at for at in near if at < len(sessions) and sessions[at + _TIMER] == timer]
-        if timer == MAX_TIMESTAMP or not found:
-            found = [
+        places = [at for at in near if at < len(sessions) and sessions[at + _TIMER] == timer]
+        if timer == MAX_TIMESTAMP or not places:
+            places = [
                 at for at in range(0, min(holder + stride, len(sessions)), stride) if sessions[at + _TIMER] == timer
             ]
-        return sorted(found, reverse=True)
+        return sorted(places, reverse=True)
 
     def _outputs(self, sessions: list[Any], at: int, ctx: Context) -> Iterable[Any]:
         self._context.enter(ctx)

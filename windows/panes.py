@@ -201,14 +201,14 @@ class PaneWindows:
     def _outputs(self, window: int, panes: list[Any], ctx: Context) -> Iterable[Any]:
         """Return the outputs of the window that starts at ``window`` from its merged slices; none without slices."""
         end, stride, cells = window + self._size, self._stride, self._cells
-        found = [at for at in range(1, len(panes), stride) if window <= panes[at - 1] < end]
-        if not found:
+        places = [at for at in range(1, len(panes), stride) if window <= panes[at - 1] < end]
+        if not places:
             return ()
-        merged, first = panes, found[0]
-        if len(found) > 1:
-            found.sort(key=lambda at: panes[at - 1])
-            merged, first = panes[found[0] : found[0] + cells.width], 0
-            for at in found[1:]:
+        merged, first = panes, places[0]
+        if len(places) > 1:
+            places.sort(key=lambda at: panes[at - 1])
+            merged, first = panes[places[0] : places[0] + cells.width], 0
+            for at in places[1:]:
                 cells.merge(merged, 0, panes, at)
         if self._has_process:
             self._context.enter(ctx)

@@ -68,12 +68,12 @@ class WindowedStream:
     _path: Path = "auto"
 
     def __repr__(self) -> str:
-        said = (
+        options = (
             f", {field.name.lstrip('_')}={getattr(self, field.name)!r}"
             for field in attrs.fields(type(self))[2:]
             if getattr(self, field.name) != field.default
         )
-        return f"WindowedStream({self.stream!r}, {self.assigner!r}{''.join(said)})"
+        return f"WindowedStream({self.stream!r}, {self.assigner!r}{''.join(options)})"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"
@@ -85,8 +85,8 @@ class WindowedStream:
             if name.startswith("_"):
                 raise AttributeError(what)
             if name in ("count", "sum", "min", "max", "mean", "avg"):
-                made = {"count": "Count()", "mean": "Mean('column')", "avg": "Mean('column')"}.get(name)
-                remedy = f".aggregate({name}={made or name.capitalize() + chr(40) + repr('column') + chr(41)})"
+                call = {"count": "Count()", "mean": "Mean('column')", "avg": "Mean('column')"}.get(name)
+                remedy = f".aggregate({name}={call or name.capitalize() + chr(40) + repr('column') + chr(41)})"
                 raise _NoOperation(f"{what}; give an aggregate of the package windows: {remedy}")
             raise _NoOperation(
                 f"{what}; define the result of a window first: .aggregate(...), .reduce(...) or .process(...)"
@@ -276,7 +276,7 @@ class WindowedStream:
         )
 
 
-def _no_class(parameter: str, given: object) -> None:
-    if isinstance(given, type):
-        made = f"{given.__name__}.of(...)" if hasattr(given, "of") else f"{given.__name__}()"
-        raise DefinitionError(f"{parameter}({given.__name__}): give an object and not the class: {made}")
+def _no_class(parameter: str, value: object) -> None:
+    if isinstance(value, type):
+        call = f"{value.__name__}.of(...)" if hasattr(value, "of") else f"{value.__name__}()"
+        raise DefinitionError(f"{parameter}({value.__name__}): give an object and not the class: {call}")

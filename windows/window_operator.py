@@ -69,9 +69,9 @@ class WindowOperator(KeyedProcessFunction):
     @classmethod
     def of(cls, definition: Definition) -> WindowOperator:
         """Build the operator of a validated definition."""
-        made = cls.__new__(cls)
-        made.definition = definition
-        return made
+        operator = cls.__new__(cls)
+        operator.definition = definition
+        return operator
 
     def open(self, context: OpenContext) -> None:
         logic = _LOGIC[self.definition.layout](self.definition, context)

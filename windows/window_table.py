@@ -378,20 +378,20 @@ def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -
     Raises:
         DefinitionError: The given aggregates are not those of the table.
     """
-    made = [_aggregate(aggregate) for _, _, aggregate in described["results"]]
+    aggregates = [_aggregate(aggregate) for _, _, aggregate in described["results"]]
     if function is None:
-        return made
+        return aggregates
     definition = getattr(function, "definition", None)
     if isinstance(definition, Definition):
-        given = _named(definition)
+        definitions = _named(definition)
     else:
-        given = named_aggregates(function if isinstance(function, Mapping) else {names[0]: function})
-    unknown = [name for name in given if name not in names]
+        definitions = named_aggregates(function if isinstance(function, Mapping) else {names[0]: function})
+    unknown = [name for name in definitions if name not in names]
     if unknown:
         raise DefinitionError(f"types: there is no aggregate {unknown[0]!r}; the columns are: {', '.join(names)}")
     return [
-        stored_aggregate(given[name]) if name in given else aggregate
-        for name, aggregate in zip(names, made, strict=True)
+        stored_aggregate(definitions[name]) if name in definitions else aggregate
+        for name, aggregate in zip(names, aggregates, strict=True)
     ]
 
 

@@ -55,5 +55,5 @@ def highest_by_partition(partitions: Any, times: Any) -> dict[str, int]:
         times: The time of each row in milliseconds; rows without one are ignored.
     """
     grouped = pa.table({"name": partitions, "time": times}).group_by("name").aggregate([("time", "max")])
-    found = zip(grouped.column("name").to_pylist(), grouped.column("time_max").to_pylist(), strict=True)
-    return {str(name): time for name, time in found if time is not None}
+    pairs = zip(grouped.column("name").to_pylist(), grouped.column("time_max").to_pylist(), strict=True)
+    return {str(name): time for name, time in pairs if time is not None}

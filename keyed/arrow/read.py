@@ -40,10 +40,10 @@ def table_chunks(
         return
     table = table.combine_chunks()
     names, columns = table.column_names, [column.chunk(0) for column in table.columns]
-    found, codes = _dictionary(table, keys)
-    distinct = _objects([normalised(key) for key in found])
+    dictionary, codes = _dictionary(table, keys)
+    distinct = _objects([normalised(key) for key in dictionary])
     # Functions get the rows of the source unchanged.
-    came = len(keys) == 1 and all(map(operator.is_, found, distinct))
+    came = len(keys) == 1 and all(map(operator.is_, dictionary, distinct))
     single = names.index(keys[0]) if came else -1
     cls: type[Row] = row_class(tuple(names))
     for start in range(0, table.num_rows, CHUNK_ROWS):
@@ -194,10 +194,10 @@ def _with_dictionaries(type_: Any) -> Callable[[Any], Any] | None:
     def of_map(pairs: Any) -> Any:
         if pairs is None:
             return None
-        found = {key(each): item(value) for each, value in pairs}
-        if len(found) < len(pairs):
+        values = {key(each): item(value) for each, value in pairs}
+        if len(values) < len(pairs):
             raise RowError(f"a map has a key twice: {shown(pairs)}")
-        return found
+        return values
 
     def of_list(values: Any) -> Any:
         return None if values is None else [item(value) for value in values]

@@ -10,25 +10,25 @@ from keyed.base.shown import shown
 from keyed.errors import DefinitionError
 
 
-def text(value: Any, what: str, wanted: str = "text") -> str:
+def text(value: Any, what: str, expected: str = "text") -> str:
     """Return a text that is not empty.
 
     Args:
         value: The user's argument.
         what: Names it in messages.
-        wanted: Names what it has to be.
+        expected: Names what it has to be.
 
     Raises:
         DefinitionError: It is something else, empty, or has a NUL.
     """
     if not isinstance(value, str) or not value or "\0" in value:
-        raise DefinitionError(f"{what}={shown(value)} must be {wanted}")
+        raise DefinitionError(f"{what}={shown(value)} must be {expected}")
     return value
 
 
-def path_text(value: Any, what: str, wanted: str = "a path") -> str:
+def path_text(value: Any, what: str, expected: str = "a path") -> str:
     """Return a path as text. See `text`."""
-    return text(os.fspath(value) if isinstance(value, os.PathLike) else value, what, wanted)
+    return text(os.fspath(value) if isinstance(value, os.PathLike) else value, what, expected)
 
 
 def names(value: Any, what: str) -> tuple[str, ...]:
@@ -37,11 +37,11 @@ def names(value: Any, what: str) -> tuple[str, ...]:
     Raises:
         DefinitionError: It is something else, or a name comes twice.
     """
-    found = (value,) if isinstance(value, str) else value
-    is_right = isinstance(found, Sequence) and all(isinstance(name, str) and name for name in found)
-    if not is_right or len({*found}) < len(found):
+    columns = (value,) if isinstance(value, str) else value
+    is_right = isinstance(columns, Sequence) and all(isinstance(name, str) and name for name in columns)
+    if not is_right or len({*columns}) < len(columns):
         raise DefinitionError(f"{what}={shown(value)} must be the name of a column, or a list of different names")
-    return tuple(found)
+    return tuple(columns)
 
 
 def texts(value: Any, what: str) -> dict[str, str]:

@@ -95,17 +95,17 @@ def shows_units(function: F) -> F:
     return shows_options(Units, **dict.fromkeys(Units.__annotations__, 0))(function)
 
 
-def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **given: Unpack[Units]) -> int:
+def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **keywords: Unpack[Units]) -> int:
     """Return a duration in milliseconds, given as one argument or as units by keyword.
 
     Raises:
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.
     """
-    milliseconds = given.get("milliseconds", 0)
+    milliseconds = keywords.get("milliseconds", 0)
     whole = milliseconds if isinstance(milliseconds, int) else 0
-    given["milliseconds"] = milliseconds - whole
+    keywords["milliseconds"] = milliseconds - whole
     try:
-        parts = timedelta(**given)
+        parts = timedelta(**keywords)
         # Alone, milliseconds may be more than a timedelta holds.
         units: Duration = parts + timedelta(milliseconds=whole) if parts else whole
     except (OverflowError, ValueError) as error:

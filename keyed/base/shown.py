@@ -154,11 +154,11 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
         known = {each.name: each for each in (*others, *options)}
 
         @functools.wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
+        def checked(*args: Any, **options: Any) -> Any:
             __tracebackhide__ = True  # what pytest shows of a failing test is the call
-            if not given.keys() <= known.keys():
-                raise _no_option(function, next(name for name in given if name not in known), list(known))
-            return function(*args, **given)
+            if not options.keys() <= known.keys():
+                raise _no_option(function, next(name for name in options if name not in known), list(known))
+            return function(*args, **options)
 
         vars(checked)["__signature__"] = signature.replace(parameters=list(known.values()))
         return cast("F", checked)
@@ -171,12 +171,12 @@ def names_options(function: F) -> F:
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
-    def checked(*args: Any, **given: Any) -> Any:
+    def checked(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True  # what pytest shows of a failing test is the call
-        for name in given:
+        for name in options:
             if name not in known:
                 raise _no_option(function, name, known)
-        return function(*args, **given)
+        return function(*args, **options)
 
     return cast("F", checked)
 
@@ -191,7 +191,7 @@ def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> Typ
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``; did you mean …?`` for an unknown name, or the known names, or nothing."""
     known = {each.lower(): each for each in sorted(names)}
-    found = difflib.get_close_matches(name.lower(), known, n=1)
-    if found:
-        return f"; did you mean {known[found[0]]}?"
+    matches = difflib.get_close_matches(name.lower(), known, n=1)
+    if matches:
+        return f"; did you mean {known[matches[0]]}?"
     return f"; known are {', '.join(known.values())}" if 0 < len(known) <= 12 else ""

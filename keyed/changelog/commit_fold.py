@@ -131,7 +131,7 @@ def fold_groups(
     """
     commits = (fold_group(reader, log_id, group, after, until) for group, reader in readers.items())
     last: dict[int, Commit] = {}
-    for each in merge(*commits, key=lambda found: found.commit.sequence):
+    for each in merge(*commits, key=lambda stored: stored.commit.sequence):
         last[each.commit.group] = each.commit
         markers = [last[group] for group in readers if group in last and last[group].sequence == each.commit.sequence]
         whole = tuple(markers) if len(markers) == len(readers) else ()

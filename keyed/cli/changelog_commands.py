@@ -165,22 +165,22 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     """Verify, and print the result of each key group. The exit status is 1 if there is a problem."""
     groups = _verified(arguments)
-    operators = list(dict.fromkeys(found.operator for found in groups))
+    operators = list(dict.fromkeys(group.operator for group in groups))
     for operator in operators:
         if len(operators) > 1:
             print(f"operator {operator}")
-        of_this = [found for found in groups if found.operator == operator]
+        of_this = [group for group in groups if group.operator == operator]
         print("group  first batch  last batch  entries")
-        for found in of_this:
-            print(f"{found.group:>5}  {found.first:>11}  {found.last:>10}  {found.entries:>7}")
-        for found in of_this:
-            if found.note:
-                print(f"group {found.group}: {found.note}")
-    for found in groups:
-        if found.problem:
-            of = f" of operator {found.operator}" if len(operators) > 1 else ""
-            sys.stderr.write(f"group {found.group}{of}: {found.problem}\n")
-    wrong = sum(bool(found.problem) for found in groups)
+        for group in of_this:
+            print(f"{group.group:>5}  {group.first:>11}  {group.last:>10}  {group.entries:>7}")
+        for group in of_this:
+            if group.note:
+                print(f"group {group.group}: {group.note}")
+    for group in groups:
+        if group.problem:
+            of = f" of operator {group.operator}" if len(operators) > 1 else ""
+            sys.stderr.write(f"group {group.group}{of}: {group.problem}\n")
+    wrong = sum(bool(group.problem) for group in groups)
     print(f"not verified: {wrong} of {len(groups)} key groups" if wrong else "verified")
     return int(wrong > 0)
 
@@ -190,8 +190,8 @@ def _verified(arguments: argparse.Namespace) -> list[Verified]:
         changelog = changelog_of(arguments.source, arguments, "SOURCE")
         check_checkpoint(arguments.checkpoint, "--checkpoint")
         return verify(arguments.checkpoint, changelog)
-    wanted = f"a changelog ({CHANGELOG}) or a checkpoint"
-    place = check_place(arguments.source, CHANGELOGS | CHECKPOINTS, "SOURCE", wanted)
+    expected = f"a changelog ({CHANGELOG}) or a checkpoint"
+    place = check_place(arguments.source, CHANGELOGS | CHECKPOINTS, "SOURCE", expected)
     # A checkpoint of Spark may also be in an object store.
     if place in CHANGELOGS and (place is not Place.OBJECTS or changelog_of(arguments.source, arguments).header()):
         return verify(changelog_of(arguments.source, arguments))

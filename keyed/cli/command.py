@@ -63,14 +63,14 @@ def add_groups(parser: argparse.ArgumentParser) -> None:
 
 def _groups(text: str) -> list[int]:
     """Return the key groups of a text such as ``0-3,7``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if not 0 <= last - first < _MOST_GROUPS:
             raise argparse.ArgumentTypeError(f"{text!r}: give key groups such as 0-15 or 0-3,7")
-        found += range(first, last + 1)
-    return found
+        numbers += range(first, last + 1)
+    return numbers
 
 
 def check_checkpoint(text: str, parameter: str = "CHECKPOINT") -> None:
@@ -116,8 +116,8 @@ def changelog_of(
     Raises:
         DefinitionError: It or a setting is malformed, or it is not a changelog.
     """
-    wanted = f"the changelog of an operator ({CHANGELOG})"
-    place = check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, wanted)
+    expected = f"the changelog of an operator ({CHANGELOG})"
+    place = check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, expected)
     if place is Place.OBJECTS:
         return ObjectStoreChangelog(text, auto_compact=False)
     if not text.startswith(KAFKA):

@@ -47,10 +47,10 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 def _section(text: str, code: str) -> str:
     """Return the section of an error as plain text; empty if the page has none."""
-    found = re.search(rf"^### `{code}`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
-    if found is None:
+    section = re.search(rf"^### `{code}`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    if section is None:
         return ""
-    parts = re.split(r"(^```.*?^```$)", found[1].strip(), flags=re.MULTILINE | re.DOTALL)
+    parts = re.split(r"(^```.*?^```$)", section[1].strip(), flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else _LINK.sub(r"\1", part).replace("**", "") for part in parts)
 
 
@@ -60,8 +60,8 @@ def _documentation() -> str:
         urls = metadata("keyed-streams").get_all("Project-URL") or []
     except PackageNotFoundError:
         return ""
-    found = dict(str(url).split(", ", 1) for url in urls).get("Documentation", "")
-    return "" if not found or _RESERVED.search(found) else f"{found.rstrip('/')}/"
+    address = dict(str(url).split(", ", 1) for url in urls).get("Documentation", "")
+    return "" if not address or _RESERVED.search(address) else f"{address.rstrip('/')}/"
 
 
 COMMANDS = (

@@ -87,8 +87,8 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         states[name] = {"kind": table.schema.kind, "types": table.types, "entries": 0, "bytes": 0}
     names_of = {state: name for name, state in tables.items()}
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
-    wanted: Any = None
-    found: list[dict[str, Any]] = []
+    encoded: Any = None
+    described: list[dict[str, Any]] = []
     stored: list[tuple[bytes, bytes, bytes]] = []
     converters = converters_of(meta.states, where)
     for block in content_blocks(committed(log, meta, where), meta.states):
@@ -103,13 +103,13 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             here = key_of(prefix)
             if key is None or here is None:
                 continue
-            wanted = key_of_text(key, here, "--key") if wanted is None else wanted
-            if here == wanted and reader is None:
+            encoded = key_of_text(key, here, "--key") if encoded is None else encoded
+            if here == encoded and reader is None:
                 timer = timer_of(prefix, sub, value)
-                found.append(
+                described.append(
                     {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
                 )
-            elif here == wanted and reader is not None:
+            elif here == encoded and reader is not None:
                 stored.append((prefix, sub, value))
     for name, state in tables.items():
         reader = by_name[state]
@@ -118,7 +118,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             shown = whole.rows_of_entries(entries, (meta.watermark, meta.processing_time))
         else:
             shown = (each for entry in entries for each in reader.entries(*entry))
-        found += [
+        described += [
             {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace} for entry in shown
         ]
     return Inspected(
@@ -131,7 +131,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         # Each key group counts its batches, so their sum means nothing for the operator; the commit does.
         counters={name: count for name, count in meta.counters.items() if name != "batches"},
         states=states,
-        entries=found,
+        entries=described,
     )
 
 
@@ -188,8 +188,8 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
         return {"found": as_json(inspect_group(meta, log, key)).decode()}
 
-    found = {meta.operator: state for state, meta in committed_metas(session, path).items()}
-    chosen = [Selection(found[name]) for name in _selected(path, sorted(found), operator)]
+    states = {meta.operator: state for state, meta in committed_metas(session, path).items()}
+    chosen = [Selection(states[name]) for name in _selected(path, sorted(states), operator)]
     rows = for_groups(session, path, chosen, work, schema_of("found string"))
     return _merged(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
 
@@ -214,8 +214,8 @@ def _run(arguments: argparse.Namespace) -> int:
     check_checkpoint(arguments.checkpoint)
     session = session_for(arguments.checkpoint)
     look = inspect_local if session is None else lambda *rest: inspect_spark(session, *rest)
-    found = look(arguments.checkpoint, arguments.operator, arguments.key)
-    for name, operator in found.items():
+    content = look(arguments.checkpoint, arguments.operator, arguments.key)
+    for name, operator in content.items():
         if arguments.json:
             sys.stdout.write(as_json(operator).decode() + "\n")
             continue
@@ -226,7 +226,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
         if arguments.key is not None:
             print_rows(map(_readable, operator.entries))
-    return int(arguments.key is not None and not any(operator.entries for operator in found.values()))
+    return int(arguments.key is not None and not any(operator.entries for operator in content.values()))
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

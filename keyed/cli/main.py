@@ -30,10 +30,10 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     result.add_argument("--version", action="version", version=f"keyed {keyed.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands_of = (changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands)
-    found = {}
+    parsers = {}
     for command in (command for module in commands_of for command in module.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)
-        found[command.name] = added = commands.add_parser(
+        parsers[command.name] = added = commands.add_parser(
             command.name,
             help=command.help,
             description=command.help,
@@ -42,7 +42,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         )
         command.add_arguments(added)
         added.set_defaults(run=command.run)
-    return result, found
+    return result, parsers
 
 
 def _check_names(
@@ -75,8 +75,8 @@ def _check_option(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _like(name: str, names: Sequence[str] | dict[str, argparse.ArgumentParser]) -> str:
-    found = get_close_matches(name, list(names), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    matches = get_close_matches(name, list(names), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,9 +93,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     root, commands = _parsers()
     _check_names(root, commands, arguments)
-    found = root.parse_args(arguments)
+    parsed = root.parse_args(arguments)
     try:
-        status: int = found.run(found)
+        status: int = parsed.run(parsed)
     except KeyedError as error:
         sys.stderr.write(f"error: {error} (see: keyed explain {error.code})\n")
         return 1

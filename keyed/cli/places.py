@@ -83,14 +83,14 @@ def place_of(text: str) -> Place:
     return Place.FOREIGN if any(not each.is_dir() for each in path.rglob("*")) else Place.EMPTY
 
 
-def check_place(text: str, allowed: frozenset[Place], parameter: str, wanted: str) -> Place:
+def check_place(text: str, allowed: frozenset[Place], parameter: str, expected: str) -> Place:
     """Return the kind of place that an argument names.
 
     Args:
         text: The argument.
         allowed: The kinds that the command takes.
         parameter: Name of the argument.
-        wanted: Description of a valid argument, for the message.
+        expected: Description of a valid argument, for the message.
 
     Raises:
         DefinitionError: It is of another kind.
@@ -98,7 +98,7 @@ def check_place(text: str, allowed: frozenset[Place], parameter: str, wanted: st
     place = place_of(text)
     if place in allowed:
         return place
-    message = f"{parameter} {without_credentials(text)!r} is {place.value}; give {wanted}"
+    message = f"{parameter} {without_credentials(text)!r} is {place.value}; give {expected}"
     inner = next((each for each in _below(text) if place_of(str(each)) in allowed - FREE), None)
     if inner is not None:
         message += f", such as {str(inner)!r}"

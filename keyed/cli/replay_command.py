@@ -86,8 +86,8 @@ def _function(name: str) -> Function:
     Raises:
         DefinitionError: There is none.
     """
-    found = _named(name, "function", "MODULE:NAME")
-    function: Function = found() if isinstance(found, type) else found
+    named = _named(name, "function", "MODULE:NAME")
+    function: Function = named() if isinstance(named, type) else named
     return function
 
 
@@ -97,10 +97,10 @@ def _descriptor(name: str) -> MapState[Any, Any]:
     Raises:
         DefinitionError: There is none.
     """
-    found = _named(name, "descriptor of a broadcast state", "MODULE:NAME")
-    if not isinstance(found, MapState):
-        raise DefinitionError(f"--broadcast {name!r} is {type_of(found)}; give a MapState as MODULE:NAME")
-    return found
+    descriptor = _named(name, "descriptor of a broadcast state", "MODULE:NAME")
+    if not isinstance(descriptor, MapState):
+        raise DefinitionError(f"--broadcast {name!r} is {type_of(descriptor)}; give a MapState as MODULE:NAME")
+    return descriptor
 
 
 def _named(name: str, what: str, form: str) -> Any:
@@ -129,8 +129,8 @@ def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
 
     path = Path(text)
     if ":" in text and not path.exists():
-        found = _named(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
-        source: SeekableSource | list[dict[str, Any]] = found() if callable(found) else found
+        named = _named(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
+        source: SeekableSource | list[dict[str, Any]] = named() if callable(named) else named
         return source
     check_place(
         text, _ROWS, "ROWS", "the folder of record=, a Parquet file or folder, a file of JSON lines, or MODULE:SOURCE"

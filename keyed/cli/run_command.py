@@ -191,7 +191,7 @@ def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams
     import keyed
 
     session = keyed.spark_session("keyed")
-    found = {}
+    frames = {}
     for name, place in inputs.items():
         format_ = {".jsonl": "json"}.get(suffixes[name], suffixes[name][1:])
         options: dict[str, Any] = {"header": True}
@@ -200,11 +200,11 @@ def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams
         frame = session.read.format(format_).options(**options).load(place)
         if streams:
             frame = session.readStream.format(format_).options(**options).schema(frame.schema).load(place)
-        found[name] = frame
-    return session, found
+        frames[name] = frame
+    return session, frames
 
 
-def _suffix(given: str, place: Path, *, streams: bool) -> str:
+def _suffix(flag: str, place: Path, *, streams: bool) -> str:
     """Return the suffix of a file, or of the files of a folder.
 
     Raises:
@@ -213,15 +213,15 @@ def _suffix(given: str, place: Path, *, streams: bool) -> str:
     if not place.is_dir():
         if streams:
             raise DefinitionError(
-                f"{given}: a streaming query on Spark (--checkpoint, --serve) reads each file of a folder once; give "
+                f"{flag}: a streaming query on Spark (--checkpoint, --serve) reads each file of a folder once; give "
                 "the folder"
             )
-        found = {place.suffix.lower()}
+        suffixes = {place.suffix.lower()}
     else:
-        found = {each.suffix for each in place.iterdir() if not each.name.startswith((".", "_"))}
-    if len(found) != 1 or not found <= _SUFFIXES:
-        raise DefinitionError(f"{given} must be a file of .jsonl, .json, .csv or .parquet, or a folder of files of one")
-    return found.pop()
+        suffixes = {each.suffix for each in place.iterdir() if not each.name.startswith((".", "_"))}
+    if len(suffixes) != 1 or not suffixes <= _SUFFIXES:
+        raise DefinitionError(f"{flag} must be a file of .jsonl, .json, .csv or .parquet, or a folder of files of one")
+    return suffixes.pop()
 
 
 def _serve(result: ScriptResult, arguments: argparse.Namespace) -> None:
@@ -250,21 +250,21 @@ def _text(path: Path) -> str:
         raise DefinitionError(f"SCRIPT {str(path)!r} cannot be read: {error}") from error
 
 
-def _named(given: Iterable[str], option: str, form: str) -> dict[str, str]:
+def _named(pairs: Iterable[str], option: str, form: str) -> dict[str, str]:
     """Return values by name.
 
     Raises:
         DefinitionError: One has no name, or a name comes twice.
     """
-    found: dict[str, str] = {}
-    for each in given:
+    files: dict[str, str] = {}
+    for each in pairs:
         name, equals, value = each.partition("=")
         if not (name and equals and value):
             raise DefinitionError(f"{option} {each!r}: give {form}")
-        if name in found:
+        if name in files:
             raise DefinitionError(f"{option} {each!r}: {name} is given twice")
-        found[name] = value
-    return found
+        files[name] = value
+    return files
 
 
 def _print_answers(result: ScriptResult, *, is_json: bool) -> None:
@@ -300,8 +300,8 @@ def _print_output(name: str, records: Sequence[OutputRecord], batch: int, *, is_
 
 
 def _cells(record: OutputRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {"key": record.key, "value": record.value, "timestamp": record.timestamp}
-    return found if record.window is None else found | {"window": record.window}
+    cells: dict[str, Any] = {"key": record.key, "value": record.value, "timestamp": record.timestamp}
+    return cells if record.window is None else cells | {"window": record.window}
 
 
 def _row(record: OutputRecord) -> dict[str, Any]:

@@ -87,8 +87,8 @@ def _opened(
         poll: True to apply the commits of the changelog first.
         groups: The key groups to follow; all if ``None``.
     """
-    wanted = f"a changelog ({CHANGELOG}) or a folder of tables"
-    place = check_place(arguments.source, CHANGELOGS | {Place.TABLES}, "SOURCE", wanted)
+    expected = f"a changelog ({CHANGELOG}) or a folder of tables"
+    place = check_place(arguments.source, CHANGELOGS | {Place.TABLES}, "SOURCE", expected)
     if arguments.tables is not None:
         check_tables_folder(arguments.tables, "--tables")
     if place is Place.TABLES:
@@ -124,7 +124,7 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, 
     # This key may have namespaces besides the state itself, whose namespace is none.
     named = arguments.namespace is not None
     example = (
-        next((found.namespace for found in table.scan(key=key) if found.namespace is not None), None) if named else None
+        next((place.namespace for place in table.scan(key=key) if place.namespace is not None), None) if named else None
     )
     return key, entry, namespace_of(arguments.namespace, example, "--namespace")
 
@@ -191,11 +191,11 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
 
     def row(entry: Entry) -> dict[str, Any]:
         if schema.kind != "window":
-            found = attrs.asdict(entry, recurse=False)
+            cells = attrs.asdict(entry, recurse=False)
             if is_json:
-                return found
+                return cells
             expires = None if entry.expires is None else clock_text(entry.expires)
-            return found | {"namespace": namespace_text(entry.namespace), "expires": expires}
+            return cells | {"namespace": namespace_text(entry.namespace), "expires": expires}
         keys = entry.key if isinstance(entry.key, tuple) and len(names) > 1 else (entry.key,)
         return dict(zip(names or ("key",), keys, strict=True)) | window_row(schema, entry)
 
@@ -225,13 +225,13 @@ def _sql(arguments: argparse.Namespace) -> int:
     if arguments.after is not None:
         raise DefinitionError(f"--after {arguments.after!r} is for queries that end with EMIT CHANGES")
     with _opened(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
-        found = snapshot.sql(arguments.query)
+        result = snapshot.sql(arguments.query)
         # Two columns of a join may have the same name.
         names: list[str] = []
-        for name in found.column_names:
-            free = (name, *(f"{name}_{number}" for number in range(1, found.num_columns)))
+        for name in result.column_names:
+            free = (name, *(f"{name}_{number}" for number in range(1, result.num_columns)))
             names.append(next(new for new in free if new not in names))
-        _print(arguments, found.rename_columns(names).to_pylist())
+        _print(arguments, result.rename_columns(names).to_pylist())
     return 0
 
 
@@ -245,10 +245,10 @@ def _push(arguments: argparse.Namespace) -> int:
         )
     arguments.json = True
     with _opened(arguments) as tables:
-        found = subscribe(tables, arguments.query, after=arguments.after)
+        subscription = subscribe(tables, arguments.query, after=arguments.after)
         try:
-            while not found.is_done:
-                _print(arguments, (attrs.asdict(row, recurse=False) for row in found.take(1.0)))
+            while not subscription.is_done:
+                _print(arguments, (attrs.asdict(row, recurse=False) for row in subscription.take(1.0)))
                 check_reader()
         except KeyboardInterrupt:
             pass
@@ -361,7 +361,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _tokens(path: Path) -> dict[str, list[str]]:
     """Read tokens from a file with one per line: the token, and then its tables or ``*``."""
     lines = _private_lines(path, "--token-file")
-    found: dict[str, list[str]] = {}
+    tokens: dict[str, list[str]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             token, *tables = line.split()
@@ -369,29 +369,29 @@ def _tokens(path: Path) -> dict[str, list[str]]:
                 raise DefinitionError(
                     f"--token-file {str(path)!r}, line {number}: give TOKEN TABLE [TABLE ...], or TOKEN *"
                 )
-            if token in found:
+            if token in tokens:
                 raise DefinitionError(
                     f"--token-file {str(path)!r}, line {number}: the token has a line already; give all of its tables "
                     "in one line"
                 )
-            found[token] = tables
-    if not found:
+            tokens[token] = tables
+    if not tokens:
         # Without tokens every client would have all rights.
         raise DefinitionError(
             f"--token-file {str(path)!r} has no tokens; give lines TOKEN TABLE [TABLE ...], or TOKEN *"
         )
-    return found
+    return tokens
 
 
 def _peer_token(path: Path) -> str:
     """Read the token of the peers, the first word of the only line of a file."""
     lines = _private_lines(path, "--peer-token-file")
-    found = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
-    if len(found) != 1:
+    tokens = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    if len(tokens) != 1:
         raise DefinitionError(
-            f"--peer-token-file {str(path)!r} has {len(found)} tokens; give one, which all peers have"
+            f"--peer-token-file {str(path)!r} has {len(tokens)} tokens; give one, which all peers have"
         )
-    return found[0]
+    return tokens[0]
 
 
 def _private_lines(path: Path, option: str) -> list[str]:

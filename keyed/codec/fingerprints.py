@@ -67,7 +67,7 @@ def cached_by_type(make: Callable[[Any], R]) -> Callable[[Any], R]:
     cached = lru_cache(maxsize=1024)(make)
 
     @wraps(make)
-    def made(type_: Any) -> R:
+    def build(type_: Any) -> R:
         try:
             hash(type_)
         except TypeError:
@@ -75,7 +75,7 @@ def cached_by_type(make: Callable[[Any], R]) -> Callable[[Any], R]:
             return make(type_)
         return cached(type_)
 
-    return made
+    return build
 
 
 def inspect_type(type_: Any) -> inspect.Type:

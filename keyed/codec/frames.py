@@ -106,10 +106,10 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, 
     name, size = _name(kind), len(data) - FRAME_OVERHEAD
     if size < 0:
         raise CorruptionError(f"a {name} record is cut short: {len(data)} bytes are left", where=where, offset=offset)
-    found, number, length = _HEAD.unpack_from(data)
+    head, number, length = _HEAD.unpack_from(data)
     payload, problem = data[FRAME_OVERHEAD:], None
-    if found != kind:
-        problem = f"expected a {name} record, found {found!r}"
+    if head != kind:
+        problem = f"expected a {name} record, found {head!r}"
     elif length > size:
         problem = f"a {name} record is cut short: {size} of {length} bytes are there"
     elif length < size:
@@ -124,14 +124,14 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, 
     return payload
 
 
-def refusal_of_version(found: int, version: int) -> str:
+def refusal_of_version(actual: int, version: int) -> str:
     """Return the reason why a record of another version is refused, and the remedy.
 
     Args:
-        found: The version in the record.
+        actual: The version in the record.
         version: The version that this program reads.
     """
-    number = f"{found >> 16} of before keyed 0.1" if found >> 16 else f"{found}"
+    number = f"{actual >> 16} of before keyed 0.1" if actual >> 16 else f"{actual}"
     return (
         f"version {number}, and this program reads version {version}: start from a new checkpoint and an empty "
         "changelog, or run the keyed that wrote the record"

@@ -135,8 +135,8 @@ def _copy_of(cls: type) -> Callable[[Any], Any]:
     if issubclass(cls, enum.Enum | numbers.Number | str | bytes | dt.date | dt.timedelta) or _is_unchanging(cls):
         UNCHANGING.add(cls)
         return _itself
-    found = _COPIES[cls] = _copy_of_fields(cls) if _has_only_fields(cls) else _anything
-    return found
+    copy = _COPIES[cls] = _copy_of_fields(cls) if _has_only_fields(cls) else _anything
+    return copy
 
 
 def _is_unchanging(cls: type) -> bool:
@@ -163,9 +163,9 @@ def _copy_of_fields(cls: Any) -> Callable[[Any], Any]:
         before = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
         if frozen and _all_unchanging(map(type, before.values())):
             return value
-        made = object.__new__(cls)
+        instance = object.__new__(cls)
         for name, item in before.items():
-            object.__setattr__(made, name, _copy_of_value(item))
-        return made
+            object.__setattr__(instance, name, _copy_of_value(item))
+        return instance
 
     return copied

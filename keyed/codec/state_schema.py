@@ -184,12 +184,12 @@ def shown_tables(states: Mapping[str, Any], operator: str) -> dict[str, str]:
         for state, described in states.items()
     }
     of_operator = [(operator, state) for state, view in views.items() if view]
-    found = dict(of_operator)
+    tables = dict(of_operator)
     for state, view in views.items():
         if view is None:
-            given = state.removeprefix(_OF_PROCESS) if of_operator else state
-            found[state if given in found else given] = state
-    return found
+            name = state.removeprefix(_OF_PROCESS) if of_operator else state
+            tables[state if name in tables else name] = state
+    return tables
 
 
 def described_as(described: Mapping[str, Any], table: str) -> dict[str, Any]:
@@ -247,8 +247,8 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
     if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
         return ""
     kind, path = ("whole columns", "vectorized") if is_table else ("rows", "row")
-    given = f'windows continue with .path("{path}"), joins with path="{path}"'
-    return f"It was kept by a function over {kind}, and this one is not: {given}. "
+    remedy = f'windows continue with .path("{path}"), joins with path="{path}"'
+    return f"It was kept by a function over {kind}, and this one is not: {remedy}. "
 
 
 def _remedy(

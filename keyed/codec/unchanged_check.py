@@ -51,12 +51,12 @@ def _tuples(parts: tuple[Any, ...]) -> UnchangedCheck:
 
 
 def _are(values: Collection[Any], classes: Collection[type]) -> bool:
-    found = set(map(type, values))
-    if not found.issubset(classes):
+    types = set(map(type, values))
+    if not types.issubset(classes):
         return False
-    if str not in found:
+    if str not in types:
         return True
-    texts: Iterable[str] = values if len(found) == 1 else (value for value in values if value.__class__ is str)
+    texts: Iterable[str] = values if len(types) == 1 else (value for value in values if value.__class__ is str)
     try:
         # Half a character, which no encoding has, cannot be stored.
         "".join(texts).encode()

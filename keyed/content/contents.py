@@ -102,11 +102,11 @@ class StillLive:
     def delta(self) -> Delta:
         """Return the collected entries and rows, each row once."""
         tables = []
-        for state_id, found in self._rows.items():
+        for state_id, live in self._rows.items():
             import numpy as np
 
             stored = self._store.table(state_id)
-            rows = stored.at(np.unique(np.concatenate(found))) if stored is not None else None
+            rows = stored.at(np.unique(np.concatenate(live))) if stored is not None else None
             if stored is not None and rows is not None:
                 tables.append(TableDelta(state_id, stored.keys, upserts=rows))
         return Delta(self._entries, tables)

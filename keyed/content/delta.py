@@ -99,7 +99,7 @@ class Delta:
             )
             for group, part in parts.items():
                 gone, written = (
-                    None if found is None else found[0].filter(found[1] == group) for found in (removed, upserts)
+                    None if side is None else side[0].filter(side[1] == group) for side in (removed, upserts)
                 )
                 part.tables.append(attrs.evolve(table, removed=gone, upserts=written))
         return parts

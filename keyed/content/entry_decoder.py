@@ -58,34 +58,34 @@ class EntryDecoder:
         else:
             self._decode = value_reader(schema.value)
 
-    def use_value_type(self, type_: Any, given: str) -> None:
+    def use_value_type(self, type_: Any, option: str) -> None:
         """Decode values, elements, map values or accumulators as a type.
 
         Args:
             type_: The type.
-            given: The parameter and its value, for the message.
+            option: The parameter and its value, for the message.
 
         Raises:
             StateSchemaChanged: It is not compatible with the stored entries.
         """
         stored = None if self.schema.kind == "table" else self.schema.value
-        self._check(stored, type_, given, as_key=False)
+        self._check(stored, type_, option, as_key=False)
         self._decode = value_codec(type_).decode
 
-    def use_key_type(self, type_: Any, given: str) -> None:
+    def use_key_type(self, type_: Any, option: str) -> None:
         """Decode the keys of a map as a type. See `use_value_type`."""
         stored = self.schema.key if self.schema.kind in MAPS else None
-        self._check(stored, type_, given, as_key=True)
+        self._check(stored, type_, option, as_key=True)
         codec = map_key_codec(type_)
         self._encode_sub, self._decode_sub = codec.encode, codec.decode
 
-    def _check(self, stored: Any, type_: Any, given: str, *, as_key: bool) -> None:
+    def _check(self, stored: Any, type_: Any, option: str, *, as_key: bool) -> None:
         if stored is None:
             reason: str | None = "it has no such type"
         else:
             reason = why_incompatible(stored, describe_type(type_), as_key=as_key)
         if reason is not None:
-            raise StateSchemaChanged(f"{given} does not fit the {self.schema}: {reason}")
+            raise StateSchemaChanged(f"{option} does not fit the {self.schema}: {reason}")
 
     def _row_decoder(self) -> Callable[[bytes], Any]:
         """Return the decoder of the value columns of a table, and set the decoder of its other key columns."""

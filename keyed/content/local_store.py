@@ -50,7 +50,7 @@ class StoredTable(Protocol):
     def at(self, positions: Any) -> pa.Table | None:
         """Return the rows at positions, in that order; ``None`` if there are no positions."""
 
-    def find(self, wanted: Any) -> Any:
+    def find(self, keys: Any) -> Any:
         """Return the position of each key, -1 if there is none. Keys have the types of the store's tables."""
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:

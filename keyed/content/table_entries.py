@@ -236,8 +236,8 @@ def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Call
         return lambda value: None if value is None else pa.array([value], before).cast(after)[0].as_py()
 
     types = {field.name: (_plain_type(field.type), field.type) for field in schema}
-    differing = {name: found for name, found in types.items() if found[0] != found[1]}
-    return {name: converter(*(found[::-1] if back else found)) for name, found in differing.items()}
+    differing = {name: type_ for name, type_ in types.items() if type_[0] != type_[1]}
+    return {name: converter(*(type_[::-1] if back else type_)) for name, type_ in differing.items()}
 
 
 def _plain_type(type_: Any) -> Any:

@@ -38,15 +38,15 @@ def sink_of(sink: Any) -> Sink:
     if isinstance(sink, Sink):
         return sink
     if isinstance(sink, str | os.PathLike):
-        made = parquet_sink(sink)
-        folder = local_folder(made.path)
-        if Path(made.path).suffix.lower() in _FILES and (folder is None or not folder.is_dir()):
+        into = parquet_sink(sink)
+        folder = local_folder(into.path)
+        if Path(into.path).suffix.lower() in _FILES and (folder is None or not folder.is_dir()):
             raise DefinitionError(
-                f"sink={made.path!r} has the name of a file, and a path names a folder of Parquet files; give the path "
-                f"of a folder, a function (batch, id) that writes the file, or keyed.parquet_sink({made.path!r}) for a "
+                f"sink={into.path!r} has the name of a file, and a path names a folder of Parquet files; give the path "
+                f"of a folder, a function (batch, id) that writes the file, or keyed.parquet_sink({into.path!r}) for a "
                 "folder of that name"
             )
-        return made
+        return into
     if callable(sink):
         _check_parameters(sink)
         return FunctionSink(sink)

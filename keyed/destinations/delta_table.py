@@ -164,8 +164,8 @@ class DeltaWriter(TableWriter):
             check_no_other(self._sink, folder)
         return None
 
-    def _create(self, wanted: pa.Schema) -> None:
-        columns = self._delta.Schema.from_arrow(wanted)
+    def _create(self, schema: pa.Schema) -> None:
+        columns = self._delta.Schema.from_arrow(schema)
         self._table = self._delta.DeltaTable.create(self._place, columns, mode="ignore", storage_options=self._options)
 
     def _refresh(self) -> None:
@@ -182,8 +182,8 @@ class DeltaWriter(TableWriter):
 
         return table_kinds(pa.schema(self._delta.Schema.from_arrow(schema)))
 
-    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
-        fields = self._delta.Schema.from_arrow(wanted).fields
+    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
+        fields = self._delta.Schema.from_arrow(schema).fields
         self._table.alter.add_columns([field for field in fields if field.name in new])
 
     def _last_batch(self, query: str) -> int | None:
@@ -238,7 +238,7 @@ class DeltaLakeTable(LakeTable):
     def _name(self, session: SparkSession) -> str:
         return f"delta.{quoted(_place_on_spark(self._sink, self._spark))}"
 
-    def _there(self, session: SparkSession) -> Any:
+    def _read_columns(self, session: SparkSession) -> Any:
         return _delta_columns(session, _place_on_spark(self._sink, self._spark))
 
     def _create(self, session: SparkSession) -> None:
@@ -252,9 +252,9 @@ class DeltaLakeTable(LakeTable):
 
         log = f"{_place_on_spark(self._sink, self._spark).rstrip('/')}/_delta_log"
         reader = session.read.schema("txn struct<appId: string, version: bigint>")
-        found = reader.option("pathGlobFilter", "*.json").json(log)
-        found = found.union(reader.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log))
-        of_query = found.where(functions.col("txn.appId") == PREFIX + query)
+        transactions = reader.option("pathGlobFilter", "*.json").json(log)
+        transactions = transactions.union(reader.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log))
+        of_query = transactions.where(functions.col("txn.appId") == PREFIX + query)
         (row,) = of_query.agg(functions.max("txn.version").alias("last")).collect()
         last: int | None = row["last"]
         return last
@@ -295,9 +295,9 @@ def _check_session(sink: DeltaSink, spark: SparkSide) -> None:
             raise spark.failed(sink, error) from error
     if has_library and _DELTA_EXTENSION in extensions and catalog not in ("", "builtin"):
         return
-    wanted = library(session, "io.delta:delta-spark_", _VERSIONS)
+    package = library(session, "io.delta:delta-spark_", _VERSIONS)
     raise SessionError(
-        f"{sink!r}: the Spark session has no Delta Lake: start it with {wanted}, "
+        f"{sink!r}: the Spark session has no Delta Lake: start it with {package}, "
         f"{_EXTENSIONS}={_DELTA_EXTENSION} and {_SPARK_CATALOG}={_DELTA_CATALOG}"
     )
 

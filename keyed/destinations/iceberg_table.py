@@ -160,9 +160,9 @@ class IcebergWriter(TableWriter):
         self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
         return self._catalog.load_table(self._sink.table) if self._catalog.table_exists(self._sink.table) else None
 
-    def _create(self, wanted: pa.Schema) -> None:
+    def _create(self, schema: pa.Schema) -> None:
         self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
-        self._table = self._catalog.create_table_if_not_exists(self._sink.table, wanted)
+        self._table = self._catalog.create_table_if_not_exists(self._sink.table, schema)
 
     def _refresh(self) -> None:
         self._table.refresh()
@@ -174,9 +174,9 @@ class IcebergWriter(TableWriter):
     def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
         return iceberg_kinds(schema)
 
-    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
+    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
         with self._table.update_schema() as update:
-            update.union_by_name(wanted)
+            update.union_by_name(schema)
 
     def close(self) -> None:
         """See `SinkWriter`."""
@@ -235,12 +235,12 @@ class IcebergWriter(TableWriter):
         """Return rows with those of the table that a filter finds, and that have none of the keys."""
         import pyarrow as pa
 
-        found = self._table.scan(row_filter=among).to_arrow()
+        hits = self._table.scan(row_filter=among).to_arrow()
         names = [*self._sink.key]
-        numbered = found.select(names).append_column("", pa.array(range(found.num_rows), pa.int64()))
-        typed = keys.cast(found.select(names).schema)
+        numbered = hits.select(names).append_column("", pa.array(range(hits.num_rows), pa.int64()))
+        typed = keys.cast(hits.select(names).schema)
         others = numbered.join(typed, names, join_type="left anti", use_threads=False).column("")
-        return pa.concat_tables([found.take(others), rows.cast(_within(found.schema, rows))], promote_options="default")
+        return pa.concat_tables([hits.take(others), rows.cast(_within(hits.schema, rows))], promote_options="default")
 
     def _last_batch(self, query: str) -> int | None:
         """Return the last batch of a query in the table."""
@@ -268,7 +268,7 @@ class IcebergLakeTable(LakeTable):
         if session.catalog.tableExists(self._name(session)):
             session.sql(f"REFRESH TABLE {self._name(session)}")
 
-    def _there(self, session: SparkSession) -> Any:
+    def _read_columns(self, session: SparkSession) -> Any:
         name = self._name(session)
         return session.table(name).schema if session.catalog.tableExists(name) else None
 
@@ -276,7 +276,7 @@ class IcebergLakeTable(LakeTable):
         namespace = self._name(session).removesuffix("." + quoted(self._sink.table.rpartition(".")[2]))
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         # Iceberg has no smaller integers.
-        columns = Schema(tuple((name, _whole(type_)) for name, type_ in self._columns.columns))
+        columns = Schema(tuple((name, _widen_integers(type_)) for name, type_ in self._columns.columns))
         session.sql(f"CREATE TABLE IF NOT EXISTS {self._name(session)} ({columns.ddl}) USING iceberg")
 
     def _last_batch(self, session: SparkSession, query: str) -> int | None:
@@ -289,8 +289,8 @@ class IcebergLakeTable(LakeTable):
         kept = properties.get(PREFIX + query)
         summary = functions.col("summary")
         of_query = session.table(f"{name}.snapshots").where(summary["keyed-query"] == query)
-        found = [int(row[0]) for row in of_query.select(summary["keyed-batch"]).collect()]
-        return max([*found, *([] if kept is None else [int(kept)])], default=None)
+        batches = [int(row[0]) for row in of_query.select(summary["keyed-batch"]).collect()]
+        return max([*batches, *([] if kept is None else [int(kept)])], default=None)
 
     def _append(self, frame: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions
@@ -357,9 +357,9 @@ def _check_session(sink: IcebergSink, spark: SparkSide) -> None:
                 raise spark.failed(sink, error) from error
         else:
             return
-    wanted = library(session, "org.apache.iceberg:iceberg-spark-runtime-", _VERSIONS)
+    package = library(session, "org.apache.iceberg:iceberg-spark-runtime-", _VERSIONS)
     raise SessionError(
-        f"{sink!r}: the Spark session has no Iceberg catalog {sink.catalog!r}: start it with {wanted}, "
+        f"{sink!r}: the Spark session has no Iceberg catalog {sink.catalog!r}: start it with {package}, "
         f"{name}={_CATALOG} and the catalog's properties: {name}.type, {name}.uri, {name}.warehouse and so on"
     )
 
@@ -369,7 +369,7 @@ def _name_on_spark(sink: IcebergSink) -> str:
     return ".".join(map(quoted, [sink.catalog, *sink.table.split(".")]))
 
 
-def _whole(type_: str) -> str:
+def _widen_integers(type_: str) -> str:
     return re.sub(r"(?<![\w`])(?:tinyint|smallint|byte|short)(?![\w`:])", "int", type_, flags=re.IGNORECASE)
 
 

@@ -272,22 +272,22 @@ class TopicWriter(SinkWriter):
             raise SinkError(f"{self._sink!r}: the key {key!r} is not text: {error}") from error
 
     def _encoded(self, encode: Encode, row: Any) -> tuple[bytes | None, bytes | None, int | None]:
-        found = encode(row)
+        record = encode(row)
         kinds = (bytes | None, bytes | None, int | None)
-        is_record = isinstance(found, tuple) and len(found) == 3 and all(map(isinstance, found, kinds))
-        if not is_record or not (found[2] is None or 0 <= found[2] < _NEVER):
+        is_record = isinstance(record, tuple) and len(record) == 3 and all(map(isinstance, record, kinds))
+        if not is_record or not (record[2] is None or 0 <= record[2] < _NEVER):
             raise SinkError(
-                f"{self._sink!r}: encode returned {shown(found)}; it must return a tuple of key, value and timestamp: "
+                f"{self._sink!r}: encode returned {shown(record)}; it must return a tuple of key, value and timestamp: "
                 "bytes, bytes and an int from 0 on (milliseconds), each of which may be None"
             )
-        return found
+        return record
 
     def _failed(self, error: ChangelogError) -> SinkError:
-        said = str(error).replace("another writer has taken over this key group", "another writer has its id")
+        message = str(error).replace("another writer has taken over this key group", "another writer has its id")
         missing = f"{self.id} does not exist"
-        if said.startswith(missing):
-            said = f"{self._sink!r}: {said.removeprefix(missing + ': ')}: create the topic before the query"
-        return SinkError(said)
+        if message.startswith(missing):
+            message = f"{self._sink!r}: {message.removeprefix(missing + ': ')}: create the topic before the query"
+        return SinkError(message)
 
 
 def _digest(records: Sequence[Record]) -> str:
@@ -298,9 +298,9 @@ def _digest(records: Sequence[Record]) -> str:
 
 def _columns(row: Any) -> dict[str, Any]:
     """Return a row's columns by name."""
-    found = members_of(row)
-    if found is None:
+    members = members_of(row)
+    if members is None:
         raise SinkError(
             f"a KafkaSink writes rows with named columns, not {type(row).__name__}; give process(..., output=...)"
         )
-    return found
+    return members

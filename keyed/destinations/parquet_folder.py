@@ -208,8 +208,8 @@ class LocalFolder:
     def parquet_files(self) -> list[str]:
         """See `SinkFolder`."""
         folder = Path(self.path)
-        found = [*folder.glob("*.parquet"), *folder.glob("batch=*/*.parquet")]
-        return sorted(str(file.relative_to(folder)) for file in found if file.name[0] not in "._")
+        files = [*folder.glob("*.parquet"), *folder.glob("batch=*/*.parquet")]
+        return sorted(str(file.relative_to(folder)) for file in files if file.name[0] not in "._")
 
     def remove(self, files: Sequence[str]) -> None:
         """See `SinkFolder`."""

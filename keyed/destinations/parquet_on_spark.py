@@ -121,8 +121,8 @@ class SparkFolder:
         lines.coalesce(1).write.mode("overwrite").text(place)
 
     def _marks(self) -> set[bytes]:
-        found = self._files(MARK, "part-*")
-        return {b64decode(row.value) for row in self.session.read.text(found).collect()} if found else set()
+        files = self._files(MARK, "part-*")
+        return {b64decode(row.value) for row in self.session.read.text(files).collect()} if files else set()
 
     def parquet_files(self) -> list[str]:
         """See `SinkFolder`."""

@@ -98,7 +98,7 @@ class LakeTable(SinkWriter):
 
         def look() -> None:
             self._refresh(session)
-            if self._there(session) is not None:
+            if self._read_columns(session) is not None:
                 warn_of_overlap(self._sink, self._owner, lambda query: self._last_batch(session, query))
 
         if self._owner.earlier:
@@ -111,9 +111,9 @@ class LakeTable(SinkWriter):
 
         def grow() -> None:
             self._refresh(session)
-            if self._there(session) is None:
+            if self._read_columns(session) is None:
                 self._create(session)
-            there = self._there(session)
+            there = self._read_columns(session)
             assert there is not None
             required = [field.name for field in there if not field.nullable]
             now = self._kinds((field.name, of_spark(field.dataType)) for field in there)
@@ -178,13 +178,13 @@ class LakeTable(SinkWriter):
 
         from keyed.arrow.write import arrow_type
 
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for name, type_ in columns:
             try:
-                found |= self._kinds_of(pa.schema([(name, arrow_type(type_))]))
+                kinds |= self._kinds_of(pa.schema([(name, arrow_type(type_))]))
             except OutputDefinitionError:
-                found[name] = type_
-        return found
+                kinds[name] = type_
+        return kinds
 
     def _kinds_of(self, schema: pa.Schema) -> Mapping[str, str]:
         raise NotImplementedError
@@ -196,7 +196,7 @@ class LakeTable(SinkWriter):
     def _refresh(self, session: SparkSession) -> None:
         """Forget what this program has read of the table."""
 
-    def _there(self, session: SparkSession) -> Any:
+    def _read_columns(self, session: SparkSession) -> Any:
         """Return the table's columns; ``None`` if there is no table."""
         raise NotImplementedError
 
@@ -231,8 +231,8 @@ def _last_rows(frame: DataFrame, sink: TableSink) -> DataFrame | None:
     last = numbered.groupBy(*keys).agg(f.max_by("row", _ORDER).alias("row")).select("row.*").localCheckpoint()
     nulls = [f.count_if(f.col(quoted(name)).isNull()) for name in sink.key]
     (counted,) = last.agg(f.count(f.lit(1)), *nulls).collect()
-    for name, found in zip(sink.key, counted[1:], strict=True):
-        if found:
+    for name, nulls_of_key in zip(sink.key, counted[1:], strict=True):
+        if nulls_of_key:
             raise null_key(sink, name)
     return last if counted[0] else None
 
@@ -243,10 +243,10 @@ def text_of(error: BaseException) -> str:
 
 
 @contextmanager
-def set_for(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+def set_for(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set settings of the session of a query, whose batches run one after the other, and restore them."""
-    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
+    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
         session.conf.set(name, value)
     try:
         yield

@@ -97,9 +97,9 @@ class TableSink(Sink):
 
     def _shown(self, function: str, table: str, **others: Any) -> str:
         """Return the call that made the sink."""
-        given = {"mode": self.mode, "key": self.key, "deleted": self.deleted}
+        values = {"mode": self.mode, "key": self.key, "deleted": self.deleted}
         usual = {"mode": "append", "key": (), "deleted": None}
-        options = {name: shown(value) for name, value in given.items() if value != usual[name]}
+        options = {name: shown(value) for name, value in values.items() if value != usual[name]}
         return f"{function}({', '.join([shown(table), *(f'{n}={v}' for n, v in {**others, **options}.items())])})"
 
 

@@ -69,7 +69,7 @@ class TableWriter(SinkWriter, ABC):
         """Return the table, ``None`` if there is none."""
 
     @abstractmethod
-    def _create(self, wanted: pa.Schema) -> None:
+    def _create(self, schema: pa.Schema) -> None:
         """Create the table."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class TableWriter(SinkWriter, ABC):
         """Return columns with the names of their types in tables of this format."""
 
     @abstractmethod
-    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
+    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
         """Add the new ones of columns to the table."""
 
     @abstractmethod
@@ -123,15 +123,15 @@ class TableWriter(SinkWriter, ABC):
         """
         import pyarrow as pa
 
-        wanted = pa.schema([schema.field(name) for name in stored(self._target, schema.names)])
+        columns_to_store = pa.schema([schema.field(name) for name in stored(self._target, schema.names)])
 
         def grow() -> None:
             if self._table is None:
-                self._create(wanted)
+                self._create(columns_to_store)
             self._refresh()
             columns, required = self._columns()
-            if new := added(self._target, self._kinds(columns), self._kinds(wanted), required):
-                self._grow(wanted, new)
+            if new := added(self._target, self._kinds(columns), self._kinds(columns_to_store), required):
+                self._grow(columns_to_store, new)
 
         self._attempt(grow)
 

@@ -174,16 +174,16 @@ class UpsertTopicWriter(SinkWriter):
         if mark.number < 0:
             return
         try:
-            found = self._mark = _decode_mark(mark.text)
+            last = self._mark = _decode_mark(mark.text)
         except msgspec.MsgspecError as error:
             raise SinkError(
                 f"{self._to!r}: the consumer group {self._to.transactional_id!r} was committed by another program; "
                 "give another topic"
             ) from error
-        self._check_owner(found.table)
-        if found.partitions != self._partitions:
+        self._check_owner(last.table)
+        if last.partitions != self._partitions:
             raise SinkError(
-                f"{self._to!r}: the topic had {found.partitions} partitions, and has {self._partitions}: keys would go "
+                f"{self._to!r}: the topic had {last.partitions} partitions, and has {self._partitions}: keys would go "
                 "to other partitions than their earlier records; replicate the table to a new topic"
             )
 
@@ -308,13 +308,13 @@ class UpsertTopicWriter(SinkWriter):
 
     def _check_schema(self, schema: Any, table: CopiedTable, *, is_key: bool) -> None:
         """Check that a user's schema has all columns: without one of a key different rows would have the same key."""
-        wanted = table.key if is_key else tuple(table.columns)
+        names = table.key if is_key else tuple(table.columns)
         fields = [field["name"] for field in schema.get("fields", ())] if isinstance(schema, dict) else []
-        missing = [name for name in wanted if name not in fields]
+        missing = [name for name in names if name not in fields]
         if missing:
             raise DefinitionError(
                 f"UpsertTopic: {'key' if is_key else 'value'}=Avro(...) has no field {missing[0]!r}, a column of the "
-                f"table; give a record with the fields {', '.join(wanted)}, or leave schema= out"
+                f"table; give a record with the fields {', '.join(names)}, or leave schema= out"
             )
 
     def _encoded(self, encode: Encode, row: Any) -> bytes:

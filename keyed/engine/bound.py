@@ -47,8 +47,8 @@ class BoundState:
     isolation: Isolation
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
-    give: Callable[[Any], Any]
-    plain: AbstractSet[type]
+    thaw: Callable[[Any], Any]
+    frozen_classes: AbstractSet[type]
     #: The attributes with the cells of keys, by key.
     cells: ClassVar[tuple[str, ...]] = ("_cells",)
 
@@ -79,17 +79,17 @@ class BoundState:
     def hold(self, isolation: Isolation) -> None:
         """Set the form in which values are held."""
         self.isolation = isolation
-        self.encode, self.decode, self.give = isolation.encode, isolation.decode, isolation.give
-        self.plain = isolation.plain
+        self.encode, self.decode, self.thaw = isolation.encode, isolation.decode, isolation.thaw
+        self.frozen_classes = isolation.frozen_classes
 
-    def take(self, value: Any) -> Any:
+    def freeze(self, value: Any) -> Any:
         """Return the held form of a function's value.
 
         Raises:
             EncodingError: The value does not fit the declared type, or cannot be copied.
         """
         try:
-            return self.isolation.take(value)
+            return self.isolation.freeze(value)
         except EncodingError as error:
             raise EncodingError(f"{self.kind} state {self.name!r}: {mistaken(value) or error}") from error
         except RecursionError as error:
@@ -133,10 +133,10 @@ class BoundState:
         cls = type(namespace)
         kind = tuple(map(type, namespace)) if issubclass(cls, tuple) else cls
         try:
-            found = self._views_by_value.get((kind, namespace))
+            view = self._views_by_value.get((kind, namespace))
         except TypeError:
-            found = None
-        return self._view(kind, namespace) if found is None else found
+            view = None
+        return self._view(kind, namespace) if view is None else view
 
     def _view(self, kind: Any, namespace: Any) -> Any:
         """Return the view of a namespace that is not found by its value: it is new, or equal values may differ."""
@@ -145,18 +145,18 @@ class BoundState:
         if not self._is_active:
             self.declaration._unbound()
         encoded = encode_key(namespace)
-        found = self._views.get(encoded)
-        if found is None:
-            found = self._retained_views.get(encoded)
-            if found is None:
-                found = object.__new__(type(self))
-                found.__dict__.update(self.__dict__)
-                found._namespace, found._retained = encoded, {}
-            found.activate()
-            self._views[encoded] = found
+        view = self._views.get(encoded)
+        if view is None:
+            view = self._retained_views.get(encoded)
+            if view is None:
+                view = object.__new__(type(self))
+                view.__dict__.update(self.__dict__)
+                view._namespace, view._retained = encoded, {}
+            view.activate()
+            self._views[encoded] = view
         if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
-            self._views_by_value[kind, normalised(namespace)] = found
-        return found
+            self._views_by_value[kind, normalised(namespace)] = view
+        return view
 
     def bound_views(self) -> Iterator[Any]:
         """Yield this state and its namespaces that were touched."""

@@ -26,7 +26,7 @@ class BoundBroadcastState(BoundMapState):
 
     #: Cached look-ups, `MISSING` for missing entries, by keys of the class that are found by their value; and all held
     #: entries with their keys. They are retained from batch to batch until a write.
-    _found: dict[Any, Any]
+    _values: dict[Any, Any]
     _all: list[tuple[Any, Any]] | None
     _kept: tuple[dict[Any, Any], list[tuple[Any, Any]] | None]
     _is_changed = True
@@ -41,24 +41,24 @@ class BoundBroadcastState(BoundMapState):
 
     def activate(self) -> None:
         super().activate()
-        self._found, self._all = self._kept
+        self._values, self._all = self._kept
         self._is_changed = False
 
     def deactivate(self) -> None:
         super().deactivate()
         # Written entries are not committed yet.
-        self._kept = ({}, None) if self._is_changed else (self._found, self._all)
-        self._found, self._all = {}, None
+        self._kept = ({}, None) if self._is_changed else (self._values, self._all)
+        self._values, self._all = {}, None
 
     # Reading: for each keyed element, so look-ups are cached --------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
         if type(key) is not self._quick_class:
             return super().get(key, default)
-        found = self._found.get(key, _UNKNOWN)
-        if found is _UNKNOWN:
-            found = self._found[key] = super().get(key, MISSING)
-        return default if found is MISSING else found
+        value = self._values.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._values[key] = super().get(key, MISSING)
+        return default if value is MISSING else value
 
     def _live_items(self) -> Iterable[tuple[Any, Any]]:
         items = ((self._decode_key(sub), held) for sub, held in self._entries())
@@ -86,7 +86,7 @@ class BoundBroadcastState(BoundMapState):
                 f"broadcast state {self.name!r} is read-only here: the write of a keyed element would reach only one "
                 "key group; write it in process_broadcast_element"
             )
-        self._found, self._all, self._is_changed = {}, None, True
+        self._values, self._all, self._is_changed = {}, None, True
 
     def put(self, key: Any, value: Any) -> None:
         self._change()

@@ -73,7 +73,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
     def _item(self, value: Any) -> Any:
         if value is None:
             raise EncodingError(f"list state {self.name!r}: elements cannot be None; leave it out")
-        held = value if type(value) in self.plain else self.take(value)
+        held = value if type(value) in self.frozen_classes else self.freeze(value)
         return held if self.ttl is None else (held, self.due_time())
 
     def _read(self, cell: _ListCell, stored: _Elements, most: int | None = None) -> bool:
@@ -118,7 +118,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         if self.ttl is not None:
             return list(self)
         items = cell.stored + cell.appended
-        return items if self.isolation.gives_held else list(map(self.give, items))
+        return items if self.isolation.is_immutable else list(map(self.thaw, items))
 
     def __iter__(self) -> Iterator[Any]:
         cell = self._cell()
@@ -129,7 +129,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         else:
             before = islice(stored, len(stored)) if stored.is_whole else self._stored(cell, stored)
             items = chain(before, islice(appended, added))
-        return items if self.isolation.gives_held else map(self.give, items)
+        return items if self.isolation.is_immutable else map(self.thaw, items)
 
     def __bool__(self) -> bool:
         return next(iter(self), MISSING) is not MISSING
@@ -155,7 +155,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
             while index >= len(stored) and self._read(cell, stored, len(stored) or 1):
                 pass
             held = stored[index] if index < len(stored) else appended[index - len(stored)]
-        return self.give(held)
+        return self.thaw(held)
 
     def add(self, value: Any) -> None:
         self._cell().appended.append(self._item(value))

@@ -77,7 +77,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self._known_class = declaration.key_type if declaration.key_type in (int, str) else None
         self._known: dict[Any, bytes] = {}
         #: The same class, if reads return the held values.
-        self._quick_class = self._known_class if self.ttl is None and self.isolation.gives_held else None
+        self._quick_class = self._known_class if self.ttl is None and self.isolation.is_immutable else None
 
     def _sub(self, key: Any) -> bytes:
         is_known = type(key) is self._known_class
@@ -116,7 +116,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def _value_of(self, held: Any) -> Any:
         """Return the value of a held value."""
-        return held if held is None or self.isolation.gives_held else self.give(held)
+        return held if held is None or self.isolation.is_immutable else self.thaw(held)
 
     def _find(self, key: Any) -> Any:
         cell, sub = self._cells.get(self._scope.key) or self._cell(), self._sub(key)
@@ -134,7 +134,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return default if held is MISSING else self._value_of(held)
 
     def put(self, key: Any, value: Any) -> None:
-        held = value if value is None or type(value) in self.plain else self.take(value)
+        held = value if value is None or type(value) in self.frozen_classes else self.freeze(value)
         cell = self._cells.get(self._scope.key) or self._cell()
         sub = (self._known.get(key) if type(key) is self._known_class else None) or self._sub(key)
         item = held if self.ttl is None else (held, self.due_time())

@@ -74,7 +74,7 @@ class _SingleValue(BoundState):
     def set_result(self, held: Any) -> None:
         """Set the result of a reduction. Mutable results belong to the engine already; others are converted."""
         is_owned = self.isolation.in_place and not _is_time(held)
-        self.set_item(held if held is None or is_owned or type(held) in self.plain else self.take(held))
+        self.set_item(held if held is None or is_owned or type(held) in self.frozen_classes else self.freeze(held))
 
     def _retain(self, changes: Changes) -> None:
         retained, written = self._retained, self._written
@@ -116,14 +116,14 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         codec = value_codec(declaration.type)
         self.hold(isolation_of(codec, in_place=declaration.in_place))
         self._completed = declaration.completed
-        self._quick = self.ttl is None and self.isolation.gives_held
+        self._quick = self.ttl is None and self.isolation.is_immutable
         #: Classes whose values are stored without conversion.
-        self._placed: AbstractSet[type] = self.plain if self.ttl is None else frozenset()
+        self._placed: AbstractSet[type] = self.frozen_classes if self.ttl is None else frozenset()
         self._default: Any = None
         if declaration.default is not None:
             try:
                 codec.encode(declaration.default)
-                self._default = self.take(declaration.default)
+                self._default = self.freeze(declaration.default)
             except EncodingError as error:
                 raise StateDefinitionError(
                     f"value state {self.name!r}: default={declaration.default!r} does not fit its type: {error}"
@@ -141,13 +141,13 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         held = self.item()
         if held is None:
             held = self._default
-        return None if held is None else self.give(held)
+        return None if held is None else self.thaw(held)
 
     def update(self, value: Any) -> None:
         if type(value) in self._placed:
             self._written[self._scope.key] = value
         else:
-            self.set_item(None if value is None else self.take(value))
+            self.set_item(None if value is None else self.freeze(value))
 
 
 class BoundReducingState(_SingleValue, ReducingState[Any]):
@@ -160,12 +160,12 @@ class BoundReducingState(_SingleValue, ReducingState[Any]):
 
     def get(self) -> Any:
         held = self.item()
-        return None if held is None else self.give(held)
+        return None if held is None else self.thaw(held)
 
     def add(self, value: Any) -> None:
         if value is None:
             raise EncodingError(f"reducing state {self.name!r}: None cannot be added; leave it out or clear()")
-        value = self.take(value)
+        value = self.freeze(value)
         current = self.item()
         self.set_result(value if current is None else self.reduce(current, value))
 
@@ -187,5 +187,5 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
         accumulator = self.item()
         if accumulator is None:
             accumulator = self.aggregate.create_accumulator()
-            accumulator = None if accumulator is None else self.take(accumulator)
+            accumulator = None if accumulator is None else self.freeze(accumulator)
         self.set_result(self.aggregate.add(value, accumulator))

@@ -72,15 +72,15 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
 
     def _read(self, cell: _VersionCell) -> None:
         """Read more versions from the store, twice as many each time, because most calls need only the newest one."""
-        wanted = cell.read + 1
-        found = list(islice(self._scope.store.scan(cell.prefix), cell.read, cell.read + wanted))
-        cell.read += len(found)
-        for sub, raw in found:
+        end = cell.read + 1
+        entries = list(islice(self._scope.store.scan(cell.prefix), cell.read, cell.read + end))
+        cell.read += len(entries)
+        for sub, raw in entries:
             cell.read_to = timestamp = decode_version_sub(sub)
             if timestamp not in cell.items:
                 cell.items[timestamp] = self.unwrap(raw, self.decode)
                 cell.ages.insert(bisect_left(cell.ages, -timestamp), -timestamp)
-        if len(found) < wanted:
+        if len(entries) < end:
             cell.read_to = MIN_TIMESTAMP
 
     def _older(self, timestamp: int) -> bool:
@@ -121,13 +121,13 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         held = cell.items[timestamp][0]
         if held is None:
             return None
-        return VersionedRecord(self.give(held), timestamp, -cell.ages[index - 1] if index else None)
+        return VersionedRecord(self.thaw(held), timestamp, -cell.ages[index - 1] if index else None)
 
     def put(self, value: Any, timestamp: int) -> int | None:
         return NOT_PUT if self._drops(timestamp) else self._put(value, timestamp)
 
     def _put(self, value: Any, timestamp: int) -> int | None:
-        held = None if value is None else self.take(value)
+        held = None if value is None else self.freeze(value)
         cell = self._cell()
         ages, items = cell.ages, cell.items
         index = self._find(cell, timestamp)
@@ -159,8 +159,8 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         end = min(self._find(cell, least) + 1, len(cell.ages))
         clock = self._scope.clock(TTL_EVENT)
         live = (index for index in range(first, end) if cell.items[-cell.ages[index]][1] > clock)
-        found = [record for index in live if (record := self._record(cell, index)) is not None]
-        return found[::-1]
+        records = [record for index in live if (record := self._record(cell, index)) is not None]
+        return records[::-1]
 
     def delete(self, timestamp: int) -> VersionedRecord[Any] | None:
         if self._drops(timestamp):

@@ -88,8 +88,8 @@ class EngineBroadcastContext:
         """
         keys = self._keys.get(state.name)
         if keys is None:
-            found = state.known_keys()
-            keys = self._keys[state.name] = [found[encoded] for encoded in sorted(found)]
+            known = state.known_keys()
+            keys = self._keys[state.name] = [known[encoded] for encoded in sorted(known)]
         return keys
 
 

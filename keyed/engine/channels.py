@@ -56,8 +56,8 @@ class Advance:
 
 def counts_channels(strategies: Sequence[WatermarkStrategy | None]) -> bool:
     """Return true if the watermark depends on channels: there are several, or one that may be idle."""
-    given = [each for each in strategies if each is not None]
-    return len(given) > 1 or any(each.partition_by or each.idleness_ms for each in given)
+    declared = [each for each in strategies if each is not None]
+    return len(declared) > 1 or any(each.partition_by or each.idleness_ms for each in declared)
 
 
 def advance(

@@ -77,7 +77,7 @@ class Driver:
         self._keys: dict[Any, None] | None = {} if defines_end else None
         self._ending = False
         self._append, self._as_they_are = context.main.values.append, context.copies.as_they_are
-        self._take = context.copies.take
+        self._take = context.copies.freeze
         self._firing_processing = False
         self._element: Any = None
         self._call = ""
@@ -390,11 +390,11 @@ def _near(name: str, names: Sequence[str]) -> str:
     return "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, names, n=1))
 
 
-def _of_context(given: object, name: str) -> str:
+def _of_context(value: object, name: str) -> str:
     """Return the remedy for an attribute that the context or the timer service does not have."""
-    if isinstance(given, EngineContext) and hasattr(EngineTimerService, name):
+    if isinstance(value, EngineContext) and hasattr(EngineTimerService, name):
         return f"; timers are set with ctx.timer_service().{name}(...)"
-    declared = Context if isinstance(given, EngineContext) else TimerService
+    declared = Context if isinstance(value, EngineContext) else TimerService
     public = [each for each in dir(declared) if each[0] != "_"]
     near = [each for each in public if name.strip("_") in each] or difflib.get_close_matches(name, public, n=1)
     return f"; did you mean {near[0]}()?" if near else f"; there are {', '.join(public)}"

@@ -149,11 +149,11 @@ class EngineTimerService:
         if not self._indexed:
             self._index()
         key = self._scope.key
-        found = []
+        timers = []
         for domain in (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME):
             pending = self._queue(domain).pending(key)
-            found += [Timer(timestamp, domain, name, key) for timestamp, name in pending]
-        return found
+            timers += [Timer(timestamp, domain, name, key) for timestamp, name in pending]
+        return timers
 
 
 @attrs.define(eq=False, repr=False)
@@ -245,12 +245,12 @@ class EngineContext:
             return
         main = self.main
         if timestamp is None:
-            main.values.append(self.copies.take(value))
+            main.values.append(self.copies.freeze(value))
             return
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
             raise OutputDefinitionError(f"collect(timestamp={timestamp!r}): give int milliseconds since the epoch")
         main.close_run(self.default_timestamp())
-        main.values.append(self.copies.take(value))
+        main.values.append(self.copies.freeze(value))
         main.close_run(timestamp)
 
     def collect_all(self, returned: Any, timestamp: int | None) -> None:

@@ -39,9 +39,9 @@ def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
             return rows
         from keyed.table_state.batches import combined
 
-        made = combined(function, rows, spec.keys, spec.name)
-        timed.rows_combined += rows.num_rows - made.num_rows
-        return made
+        combined_table = combined(function, rows, spec.keys, spec.name)
+        timed.rows_combined += rows.num_rows - combined_table.num_rows
+        return combined_table
 
     timed = attrs.evolve(
         batch,

@@ -116,14 +116,14 @@ class _Writing:
         declaration, name = state.declaration, entry.entry
         single = isinstance(state, BoundValueState | BoundReducingState | BoundAggregatingState)
         if single == (name is not None):
-            said = "has one value for each key: leave entry out" if single else "needs entry: a key or time"
-            raise RowError(f"{state.kind} state {state.name!r} {said}")
+            rule = "has one value for each key: leave entry out" if single else "needs entry: a key or time"
+            raise RowError(f"{state.kind} state {state.name!r} {rule}")
         self._set_time(state, entry)
         if isinstance(state, BoundMapState):
             value = None if entry.value is None else as_declared(entry.value, declaration.value_type)
             state.put(as_declared(name, declaration.key_type), value)
         elif isinstance(state, BoundAggregatingState):
-            state.set_item(state.take(as_declared(entry.value, declaration.accumulator_type)))
+            state.set_item(state.freeze(as_declared(entry.value, declaration.accumulator_type)))
         elif isinstance(state, BoundValueState):
             state.update(as_declared(entry.value, declaration.type))
         elif isinstance(state, BoundReducingState):

@@ -60,9 +60,9 @@ def key_columns(names: Sequence[str], keys: Sequence[str], operator: str) -> lis
     numbered = [name for number in range(1, len(names) + 1) if (name := f"key_{number}") in names]
     if numbered and len(numbered) == len(keys or numbered):
         return numbered
-    wanted = ", ".join(keys) or "key"
+    labels = ", ".join(keys) or "key"
     raise DefinitionError(
-        f"operator {operator!r}: initial_state has columns {', '.join(names)}, and none for the key; name them {wanted}"
+        f"operator {operator!r}: initial_state has columns {', '.join(names)}, and none for the key; name them {labels}"
     )
 
 
@@ -94,13 +94,13 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
         RowError: A row cannot be read.
     """
     table = flattened(table, keys)
-    found = key_columns(table.column_names, keys, operator)
+    columns = key_columns(table.column_names, keys, operator)
     names = [_ALIASES.get(name, name) for name in table.column_names]
-    rest = [name for name in names if name not in found and name not in _NOT_READ and name not in _NAMED]
+    rest = [name for name in names if name not in columns and name not in _NOT_READ and name not in _NAMED]
     for batch in table.rename_columns(names).to_batches(max_chunksize=8192):
         for values in zip(*map(plain_values, batch.columns), strict=True):
             row = dict(zip(names, values, strict=True))
-            key = row[found[0]] if len(found) == 1 else tuple(row[name] for name in found)
+            key = row[columns[0]] if len(columns) == 1 else tuple(row[name] for name in columns)
             namespace = _namespace(row)
             expires, entry = _milliseconds(row.get("expires")), _plain(row.get("entry"))
             name = row.get("state") if state is None else state

@@ -1,6 +1,6 @@
 """The form of values in the overlay, so that a function and its state never share mutable objects.
 
-`take` stores a function's value at that moment, and `give` returns the function's own copy. Immutable values are held
+`freeze` stores a function's value at that moment, and `thaw` returns the function's own copy. Immutable values are held
 as they would be decoded from their bytes. Of mutable values the bytes are held, so that each call has the same effect
 as if the batch ended there. Accumulators belong only to the engine, so they are held as objects that are changed in
 place.
@@ -27,23 +27,23 @@ class Isolation:
     """The form in which values are held.
 
     Attributes:
-        take: Converts a function's value to its held form.
-        give: Converts a held value to the function's value.
+        freeze: Converts a function's value to its held form.
+        thaw: Converts a held value to the function's value.
         encode: Converts a held value to bytes.
         decode: Converts bytes to a held value.
         unchanged: Returns true if all held values are known to equal `decode` of their bytes.
-        plain: Classes whose values `take` returns unchanged, so that the call can be skipped; it may add classes.
-        gives_held: True if `give` does nothing.
+        frozen_classes: Classes whose values `freeze` returns unchanged, so that the call is skipped; it may add some.
+        is_immutable: True if `thaw` does nothing.
         in_place: True if held values may be changed in place, and therefore count as written once they were read.
     """
 
-    take: Callable[[Any], Any]
-    give: Callable[[Any], Any]
+    freeze: Callable[[Any], Any]
+    thaw: Callable[[Any], Any]
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     unchanged: Callable[[Collection[Any]], bool]
-    plain: AbstractSet[type] = frozenset()
-    gives_held: bool = False
+    frozen_classes: AbstractSet[type] = frozenset()
+    is_immutable: bool = False
     in_place: bool = False
 
 
@@ -65,8 +65,8 @@ def isolation_of(codec: ValueCodec, *, in_place: bool = False) -> Isolation:
     if in_place:
         return Isolation(
             *(_itself, _itself, codec.encode, codec.decode, codec.unchanged),
-            plain={list, dict},
-            gives_held=True,
+            frozen_classes={list, dict},
+            is_immutable=True,
             in_place=True,
         )
     if codec.by_value:
@@ -84,28 +84,28 @@ def owned(codec: ValueCodec) -> Isolation:
 
 def _unchanging(codec: ValueCodec) -> Isolation:
     """Return the form in which immutable values are held."""
-    encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
+    encode, decode, frozen_classes = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
         stored = _round_tripped(codec, _itself)
-        return Isolation(stored, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
+        return Isolation(stored, _itself, encode, decode, codec.unchanged, frozen_classes, is_immutable=True)
 
-    def take(value: Any) -> Any:
+    def freeze(value: Any) -> Any:
         # One value of each class is checked now, the others when they are written.
         encode(value)
-        plain.add(type(value))
+        frozen_classes.add(type(value))
         return value
 
-    return Isolation(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
+    return Isolation(freeze, _itself, encode, decode, codec.unchanged, frozen_classes, is_immutable=True)
 
 
-def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that decodes a value from its bytes, or returns ``taken`` of it if that is equal."""
+def _round_tripped(codec: ValueCodec, copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that decodes a value from its bytes, or returns ``copy`` of it if that is equal."""
     exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or (lambda _: True)
 
     def round_tripped(value: Any) -> Any:
         try:
             if exact(value):
-                return taken(value)
+                return copy(value)
         except (AttributeError, TypeError, IndexError):
             # It does not have the declared type, and encoding raises the error.
             pass
@@ -117,10 +117,10 @@ def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[
 def _by_value(codec: ValueCodec) -> Isolation:
     """Return the form in which values without a declared type are held: unchanged, or their bytes."""
 
-    def take(value: Any) -> Any:
+    def freeze(value: Any) -> Any:
         return value if _comes_back_as_it_is(value) else _Encoded(codec.encode(value))
 
-    def give(held: Any) -> Any:
+    def thaw(held: Any) -> Any:
         return codec.decode(held) if type(held) is _Encoded else held
 
     def encode(held: Any) -> bytes:
@@ -133,7 +133,7 @@ def _by_value(codec: ValueCodec) -> Isolation:
     def unchanged(held: Collection[Any]) -> bool:
         return codec.unchanged([value for value in held if type(value) is not _Encoded])
 
-    return Isolation(take, give, encode, decode, unchanged, _PLAIN)
+    return Isolation(freeze, thaw, encode, decode, unchanged, _PLAIN)
 
 
 #: Datetimes are not included, because they are decoded in UTC.

@@ -39,11 +39,11 @@ def merged_chunks(
         # No later row of any input is before the end of the chunk that ends first.
         first = min(heads, key=lambda head: head.last)
         until, is_after = first.last, False
-        taken = []
+        pieces = []
         for head in heads:
-            taken.append(head.take(until, inclusive=not is_after))
+            pieces.append(head.take(until, inclusive=not is_after))
             is_after = is_after or head is first
-        yield merged_by_time(taken)
+        yield merged_by_time(pieces)
         heads = [head for head in heads if head.fill()]
     for head in heads:
         yield head.take(None)
@@ -112,14 +112,14 @@ def order_of(times: Sequence[Any]) -> Sequence[int]:
     return [MIN_TIMESTAMP if time is None else time for time in times] if None in times else times
 
 
-def merged_by_time(taken: Sequence[Chunk]) -> Chunk:
+def merged_by_time(chunks: Sequence[Chunk]) -> Chunk:
     """Return chunks as one, sorted by time; rows of equal times in the order of the chunks."""
     import numpy as np
 
-    keys = [key for chunk in taken for key in chunk[0]]
-    times: list[Any] = [time for chunk in taken for time in chunk[1] or ()]
-    values = [value for chunk in taken for value in chunk[2]]
-    sides = None if taken[0][3] is None else [side for chunk in taken for side in chunk[3] or ()]
+    keys = [key for chunk in chunks for key in chunk[0]]
+    times: list[Any] = [time for chunk in chunks for time in chunk[1] or ()]
+    values = [value for chunk in chunks for value in chunk[2]]
+    sides = None if chunks[0][3] is None else [side for chunk in chunks for side in chunk[3] or ()]
     if len(keys) < 2:
         return keys, times, values, sides
     order = np.argsort(np.array(order_of(times)), kind="stable").tolist()

@@ -27,7 +27,7 @@ class OutputCopies:
         if self._is_flat:
             self.as_they_are.add(tuple)
 
-    def take(self, value: Any) -> Any:
+    def freeze(self, value: Any) -> Any:
         """Return ``value``, or a copy of it if it is mutable.
 
         Raises:

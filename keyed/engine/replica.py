@@ -31,12 +31,12 @@ def checked_hash(store: ReadStore, meta: GroupMeta) -> str:
         LocalStoreError: The content is not that of the last commit, which ``meta`` describes.
     """
     live = contents_hash(store, meta.states)
-    found = hash_text(live.value)
-    if live.live != meta.live or meta.hash not in ("", found):
+    digest = hash_text(live.value)
+    if live.live != meta.live or meta.hash not in ("", digest):
         raise LocalStoreError(
             f"a local store of {meta.operator!r} is damaged: its {live.live} entries are not those of the log"
         )
-    return found
+    return digest
 
 
 def _is_whole(store: SharedStore, meta: GroupMeta | None) -> bool:

@@ -90,7 +90,7 @@ class TimerQueue:
         # Stored unnamed timers that were not loaded, of the keys whose timers were listed.
         self._beyond: dict[Any, set[int]] = {}
         # Named timers that fired or were cancelled, and the number of timers in buckets in which they no longer wait.
-        self._gone: list[_Named] = []
+        self._discarded: list[_Named] = []
         self._left = 0
         self.closed = False
         #: Checks and returns the timestamp of a timer that is set.
@@ -154,20 +154,20 @@ class TimerQueue:
     def delete(self, timestamp: int) -> None:
         """Delete the unnamed timer of the current key at ``timestamp``, if it is set."""
         key = self._scope.key
-        found = False
+        is_set = False
         for buckets in (self._unnamed, self._firing):
             waiting = buckets.get(timestamp)
             if waiting is not None and key in waiting:
                 waiting.discard(key)
-                found = True
+                is_set = True
                 if not waiting and buckets is self._unnamed:
                     del buckets[timestamp]
-        if found:
+        if is_set:
             self.deleted += 1
             self._forget(timestamp, key)
         if key in self._beyond:
             self._beyond[key].discard(timestamp)
-        self._deleted.setdefault((check_timestamp(timestamp), key), found)
+        self._deleted.setdefault((check_timestamp(timestamp), key), is_set)
 
     def set_named(self, name: Any, timestamp: int) -> None:
         """Set the named timer of the current key, replacing its earlier time."""
@@ -228,8 +228,8 @@ class TimerQueue:
                         self._touch(key, sub[1:], time)
                 elif time > self._loaded_up_to and (time, key) not in self._deleted:
                     beyond.add(time)
-        found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
-        timers = [(time, b"") for time in found.union(self._beyond.get(key, ()))]
+        times = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
+        timers = [(time, b"") for time in times.union(self._beyond.get(key, ()))]
         timers += [(self._touched[key, name].at or 0, name) for name in self._names.get(key, ())]
         return [(time, decode_key(name) if name else None) for time, name in sorted(timers)]
 
@@ -246,12 +246,12 @@ class TimerQueue:
         while heap and heap[0] <= up_to:
             # Mostly a named timer is alone at its time, so nothing has to be sorted.
             time = heap[0]
-            found = named.get(time, ())
-            if len(found) > 1 or time in unnamed:
+            names = named.get(time, ())
+            if len(names) > 1 or time in unnamed:
                 self._advance(up_to, fire)
                 return
             heappop(heap)
-            if found:
+            if names:
                 (timer,) = named.pop(time)
                 if timer.waits == time:
                     timer.waits = None
@@ -271,12 +271,12 @@ class TimerQueue:
         while True:
             # Timers that a handler sets at or before the firing timestamp come before the rest of that timestamp.
             while heap and heap[0] <= (stack[-1][0] if stack else up_to):
-                taken = self._take(heappop(heap))
-                if not taken[1]:
+                timers = self._take(heappop(heap))
+                if not timers[1]:
                     continue
-                if stack and stack[-1][0] == taken[0]:
-                    taken = self._merged(stack.pop(), taken)
-                stack.append(taken)
+                if stack and stack[-1][0] == timers[0]:
+                    timers = self._merged(stack.pop(), timers)
+                stack.append(timers)
             if not stack:
                 return
             time, items, waiting, named = stack[-1]
@@ -426,11 +426,11 @@ class TimerQueue:
         """Clear the leftovers of removed timers; the cost is proportional to their number."""
         touched, heap = self._touched, self.heap
         # Many of them are set again.
-        if len(self._gone) > len(touched) // 2 + _SLACK:
-            for timer in self._gone:
+        if len(self._discarded) > len(touched) // 2 + _SLACK:
+            for timer in self._discarded:
                 if timer.at is None and touched.pop((timer.key, timer.name), None) is not None:
                     self._left += timer.waits is not None
-            self._gone.clear()
+            self._discarded.clear()
         self._deleted.clear()
         self._texts.clear()
         self._texts_of.clear()
@@ -466,7 +466,7 @@ class TimerQueue:
     def _unset(self, timer: _Named) -> None:
         """Set a named timer to no time."""
         timer.at = None
-        self._gone.append(timer)
+        self._discarded.append(timer)
         if self._times is not None:
             _discard(self._names, timer.key, timer.name)
 
@@ -505,10 +505,10 @@ class TimerQueue:
 
 def _discard(sets: dict[Any, set[Any]], key: Any, item: Any) -> None:
     """Remove an item from the set of a key, and the set if it is empty."""
-    found = sets.get(key)
-    if found is not None:
-        found.discard(item)
-        if not found:
+    members = sets.get(key)
+    if members is not None:
+        members.discard(item)
+        if not members:
             del sets[key]
 
 

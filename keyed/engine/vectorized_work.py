@@ -98,13 +98,13 @@ class EngineBatchContext:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found: Any = []
+        batch_tables: Any = []
         for table in tables:
             late: Any = pa.chunked_array([pa.repeat(False, table.num_rows)])
             if TIMESTAMP_COLUMN in table.column_names:
                 late = pc.less_equal(table.column(TIMESTAMP_COLUMN), pa.scalar(self._scope.batch_watermark))
-            found += late.fill_null(False).chunks
-        late = pa.chunked_array(found, pa.bool_()).combine_chunks()
+            batch_tables += late.fill_null(False).chunks
+        late = pa.chunked_array(batch_tables, pa.bool_()).combine_chunks()
         self._late = late
         return int(late.true_count)
 

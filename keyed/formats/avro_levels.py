@@ -139,8 +139,8 @@ def checks_registered(client: Any, subject: str) -> Callable[[bytes], None]:
     def references(schema: Any) -> list[str]:
         texts: list[str] = []
         for each in schema.references or ():
-            found = client.get_version(each.subject, each.version, True).schema
-            texts += [*references(found), found.schema_str]
+            referenced = client.get_version(each.subject, each.version, True).schema
+            texts += [*references(referenced), referenced.schema_str]
         return list(dict.fromkeys(texts))
 
     def check(data: bytes) -> None:
@@ -152,10 +152,10 @@ def checks_registered(client: Any, subject: str) -> Callable[[bytes], None]:
         if head not in levels:
             number = head[1:]
             if start == 5:
-                found = client.get_schema(int.from_bytes(number, "big"), subject)
+                schema = client.get_schema(int.from_bytes(number, "big"), subject)
             else:
-                found = client.get_schema_by_guid(str(UUID(bytes=number)))
-            levels[head] = AvroLevels(*references(found), found.schema_str)
+                schema = client.get_schema_by_guid(str(UUID(bytes=number)))
+            levels[head] = AvroLevels(*references(schema), schema.schema_str)
         levels[head].check(data, start)
 
     return check

@@ -105,7 +105,7 @@ def avro_record(
     Raises:
         DefinitionError: A name is not one of Avro, or Avro lacks a type.
     """
-    found: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
     for field in fields:
         if _NAME.fullmatch(field.name) is None:
             raise DefinitionError(
@@ -113,10 +113,10 @@ def avro_record(
             )
         type_ = _avro(field.type, f"{name}_{field.name}", f"{where}: column {field.name}")
         is_required = field.name in required
-        found.append({"name": field.name, "type": type_ if is_required else ["null", type_]})
+        columns.append({"name": field.name, "type": type_ if is_required else ["null", type_]})
         if not is_required:
-            found[-1]["default"] = None
-    return {"type": "record", "name": name, "fields": found}
+            columns[-1]["default"] = None
+    return {"type": "record", "name": name, "fields": columns}
 
 
 def _avro(type_: pa.DataType, name: str, where: str) -> Any:
@@ -124,8 +124,8 @@ def _avro(type_: pa.DataType, name: str, where: str) -> Any:
     import pyarrow as pa
 
     types = pa.types
-    if (found := _AVRO.get(str(type_))) is not None:
-        return found
+    if (avro_name := _AVRO.get(str(type_))) is not None:
+        return avro_name
     if types.is_timestamp(type_):
         unit = "millis" if type_.unit in ("s", "ms") else "micros"
         return {"type": "long", "logicalType": f"{'local-' if type_.tz is None else ''}timestamp-{unit}"}
@@ -165,8 +165,8 @@ def _json(type_: SqlType) -> dict[str, Any]:
         case "DECIMAL":
             parameters = {"scale": str(type_.scale), "connect.decimal.precision": str(type_.precision)}
             return {**_JSON["DECIMAL"], "connect.version": 1, "connect.parameters": parameters}
-    found: dict[str, Any] = _JSON[type_.base]
-    return found
+    schema: dict[str, Any] = _JSON[type_.base]
+    return schema
 
 
 class ProtobufMessage:
@@ -205,9 +205,9 @@ class ProtobufMessage:
                 messages = {message: fields}
             imported = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3", package=package)
             for message, fields in messages.items():
-                made = imported.message_type.add(name=message)
+                message_type = imported.message_type.add(name=message)
                 for number, (field, kind) in enumerate(fields, 1):
-                    made.field.add(name=field, number=number, type=kind, label=1)
+                    message_type.field.add(name=field, number=number, type=kind, label=1)
             pool.Add(imported)
         try:
             pool.Add(file)

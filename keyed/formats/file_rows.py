@@ -78,7 +78,7 @@ def file_parts(path: Path, columns: Mapping[str, SqlType], names_of: NamesOf, *,
 
 def column_part(batch: Any, names: Mapping[str, str], what: str, first: int) -> RowsPart:
     """Return an Arrow batch as rows, the first of which has a number."""
-    cells = {name: batch.column(given) for name, given in names.items()}
+    cells = {name: batch.column(column) for name, column in names.items()}
     return RowsPart(cells, batch.num_rows, lambda place: f"{what} {first + place}")
 
 
@@ -98,10 +98,10 @@ def _lines(file: BinaryIO, *, waits: bool) -> Iterator[list[bytes]]:
         yield [b"".join(held) if size <= LONGEST else _CUT]
 
 
-def _json_parts(what: str, given: Iterator[list[bytes]], columns: Mapping[str, SqlType]) -> Iterator[RowsPart]:
+def _json_parts(what: str, parts: Iterator[list[bytes]], columns: Mapping[str, SqlType]) -> Iterator[RowsPart]:
     exact = any(map(has_decimal, columns.values()))
     done = 0
-    for lines in given:
+    for lines in parts:
         numbers: Sequence[int] = range(done + 1, done + 1 + len(lines))
         done += len(lines)
         texts = [line.strip() for line in lines]
@@ -115,8 +115,8 @@ def _json_parts(what: str, given: Iterator[list[bytes]], columns: Mapping[str, S
         yield RowsPart(cells, len(rows), lambda place, numbers=numbers: f"{what} {numbers[place]}", bad, seen)  # type: ignore[misc]
 
 
-def _csv_parts(what: str, given: Iterator[list[bytes]], names_of: NamesOf, *, waits: bool) -> Iterator[RowsPart]:
-    rows = _csv_rows(given, waits=waits)
+def _csv_parts(what: str, parts: Iterator[list[bytes]], names_of: NamesOf, *, waits: bool) -> Iterator[RowsPart]:
+    rows = _csv_rows(parts, waits=waits)
     with long_fields():
         head = next(rows, None)
     if head is None:
@@ -139,9 +139,9 @@ def _csv_parts(what: str, given: Iterator[list[bytes]], names_of: NamesOf, *, wa
         yield RowsPart(cells, len(part), lambda place, part=part: f"{what} {part[place][0]}", bad)  # type: ignore[misc]
 
 
-def _csv_rows(given: Iterator[list[bytes]], *, waits: bool) -> Iterator[tuple[int, Any]]:
+def _csv_rows(parts: Iterator[list[bytes]], *, waits: bool) -> Iterator[tuple[int, Any]]:
     """Yield the rows of CSV that are not empty: the number of the last line, and the cells or a `BadValue`."""
-    lines = _CsvLines(given)
+    lines = _CsvLines(parts)
     reader = csv.reader(lines)
     while True:
         lines.size, lines.reason = 0, ""
@@ -164,8 +164,8 @@ def _csv_rows(given: Iterator[list[bytes]], *, waits: bool) -> Iterator[tuple[in
 class _CsvLines(Iterator[str]):
     """The lines that a reader of CSV asks for, up to `LONGEST` bytes a row."""
 
-    def __init__(self, given: Iterator[list[bytes]]) -> None:
-        self._lines = itertools.chain.from_iterable(given)
+    def __init__(self, parts: Iterator[list[bytes]]) -> None:
+        self._lines = itertools.chain.from_iterable(parts)
         self.number = self.size = 0
         self.reason = ""
         self.is_over = False

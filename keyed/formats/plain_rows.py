@@ -33,11 +33,11 @@ def json_values(texts: Sequence[Any], *, exact: bool) -> list[Any]:
         # No text of JSON has a line end inside of a string, so each line is one text.
         if lines.count(b"\n") == len(texts) - 1:
             try:
-                found = decoder.decode_lines(lines)
+                values = decoder.decode_lines(lines)
             except (ValueError, RecursionError):
-                found = []
-            if len(found) == len(texts):
-                return found
+                values = []
+            if len(values) == len(texts):
+                return values
     return [_json(decoder, each) for each in texts]
 
 
@@ -65,12 +65,12 @@ def cells_of(rows: Sequence[Any], names: Sequence[str]) -> tuple[dict[str, list[
     if kinds <= {dict}:
         seen: set[Any] = set().union(*rows)
         if all(each.__class__ is str for each in seen):
-            wanted = {each.lower() for each in names}
+            lowered = {each.lower() for each in names}
             is_plain = len({each.lower() for each in seen}) == len(seen)
-            if is_plain and all(each in names for each in seen if each.lower() in wanted):
+            if is_plain and all(each in names for each in seen if each.lower() in lowered):
                 return {name: [row.get(name) for row in rows] for name in names}, bad, seen
     seen = set()
-    found: dict[str, list[Any]] = {name: [] for name in names}
+    cells: dict[str, list[Any]] = {name: [] for name in names}
     lower = [(name, name.lower()) for name in names]
     for place, row in enumerate(rows):
         folded: Mapping[str, Any] = {}
@@ -83,5 +83,5 @@ def cells_of(rows: Sequence[Any], names: Sequence[str]) -> tuple[dict[str, list[
         elif row is not None:
             bad[place] = str(row) if isinstance(row, BadValue) else f"expected an object, got {type(row).__name__}"
         for name, each in lower:
-            found[name].append(folded.get(each))
-    return found, bad, seen
+            cells[name].append(folded.get(each))
+    return cells, bad, seen

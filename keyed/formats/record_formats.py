@@ -182,10 +182,10 @@ class RecordPart:
         number = _NUMBERS.get(type_.base)
         is_bytes = type_.base == "BYTES"
         decode = bytes if is_bytes else bytes.decode if number is None else lambda data: number.unpack(data)[0]
-        found = [self._decoded(each, decode) if isinstance(each, bytes) else each for each in data]
+        values = [self._decoded(each, decode) if isinstance(each, bytes) else each for each in data]
         if not self.is_wrapped:
-            return found
-        return [each if each is None or isinstance(each, dict | BadValue) else {name: each} for each in found]
+            return values
+        return [each if each is None or isinstance(each, dict | BadValue) else {name: each} for each in values]
 
     def _delimited(self, data: Sequence[Any]) -> list[Any]:
         with long_fields():
@@ -207,7 +207,7 @@ class RecordPart:
         exact = any(has_decimal(type_) for _, type_ in self.columns)
         if self.format == "JSON" and set(map(type, data)) == {bytes}:
             return json_values(data, exact=exact)
-        found = list(data)
+        parsed = list(data)
         kinds = (bytes, str) if self.is_wrapped else (bytes,)
         texts: list[Any] = []
         places: list[int] = []
@@ -218,14 +218,14 @@ class RecordPart:
                 try:
                     each = _without_header(each)
                 except BadValue as error:
-                    found[place] = error
+                    parsed[place] = error
                     continue
             texts.append(each)
             places.append(place)
         values = json_values(texts, exact=exact)
         for place, value in zip(places, values, strict=True):
-            found[place] = value
-        return found
+            parsed[place] = value
+        return parsed
 
     def _avro(self, registry: Registry | None) -> Callable[[bytes], Any]:
         if registry is None:
@@ -253,8 +253,8 @@ class RecordPart:
             except DecodeError as error:
                 raise BadValue(str(error)) from error
             plain = plain_message(message)
-            found = {name: _of_protobuf(plain[name], type_) for name, type_ in self.columns}
-            return found if self.is_wrapped else found[self.columns[0][0]]
+            values = {name: _of_protobuf(plain[name], type_) for name, type_ in self.columns}
+            return values if self.is_wrapped else values[self.columns[0][0]]
 
         return read
 
@@ -318,14 +318,14 @@ class RecordPart:
         return lambda row: None if row[0] is None else write(row[0])
 
     def _protobuf_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
-        made = ProtobufMessage(self.columns, self.where, self.nullable)
+        generated = ProtobufMessage(self.columns, self.where, self.nullable)
         wraps = self.nullable == "WRAPPER"
         # The zero is the place of the message in the schema: the first one.
-        header = self._header(registry, made.schema, "PROTOBUF") + b"\0" if self.format == "PROTOBUF" else b""
+        header = self._header(registry, generated.schema, "PROTOBUF") + b"\0" if self.format == "PROTOBUF" else b""
 
         def encode(row: Any) -> bytes | None:
             cells = {n: _field(cell, type_, wraps=wraps) for (n, type_), cell in zip(self.columns, row, strict=True)}
-            message = made.type(**{name: cell for name, cell in cells.items() if cell is not None})
+            message = generated.type(**{name: cell for name, cell in cells.items() if cell is not None})
             return header + bytes(message.SerializeToString())
 
         return encode

@@ -81,10 +81,10 @@ class RegistrySchemas:
         DefinitionError: It does not have that form.
     """
 
-    def __init__(self, given: Mapping[str, Mapping[str, Any]] | None) -> None:
-        if not isinstance(given, Mapping | None):
-            raise DefinitionError(f"schemas={shown(given)} must be a dict of schemas by topic")
-        for topic, parts in (given or {}).items():
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]] | None) -> None:
+        if not isinstance(schemas, Mapping | None):
+            raise DefinitionError(f"schemas={shown(schemas)} must be a dict of schemas by topic")
+        for topic, parts in (schemas or {}).items():
             if not isinstance(parts, Mapping):
                 raise DefinitionError(
                     f"schemas={{{topic!r}: ...}}: give a dict with 'key', 'value' or both, not {shown(parts)}"
@@ -94,7 +94,7 @@ class RegistrySchemas:
                 raise DefinitionError(
                     f"schemas={{{topic!r}: ...}}: unknown part {unknown[0]!r}{nearest(unknown[0], _PARTS)}"
                 )
-        self._given = dict(given or {})
+        self._given = dict(schemas or {})
 
     def check_topics(self, topics: Iterable[str]) -> None:
         """Check that the script has all topics.
@@ -164,10 +164,10 @@ def _avro_type(schema: Any, named: dict[str, SqlType]) -> SqlType:
         return _AVRO[schema] if schema in _AVRO else named[schema.rpartition(".")[2]]
     if isinstance(schema["type"], dict | list):
         return _avro_type(schema["type"], named)
-    found = _avro_named(schema, named)
+    type_ = _avro_named(schema, named)
     if "name" in schema:
-        named[schema["name"].rpartition(".")[2]] = found
-    return found
+        named[schema["name"].rpartition(".")[2]] = type_
+    return type_
 
 
 def _avro_named(schema: Any, named: dict[str, SqlType]) -> SqlType:
@@ -251,8 +251,8 @@ def _protobuf(schema: Any, references: Sequence[str], name: str | None) -> SqlTy
     known = dict(main.found)
     for each in references:
         known |= _Messages(each).found
-    wanted = next(iter(main.found)) if name is None else name
-    return _message_type(_resolved(wanted, "", known, main.package), known, ())
+    message = next(iter(main.found)) if name is None else name
+    return _message_type(_resolved(message, "", known, main.package), known, ())
 
 
 class _Messages:
@@ -276,8 +276,8 @@ class _Messages:
 
     def _take(self) -> str:
         self._next += 1
-        found: str = self._tokens[self._next - 1]
-        return found
+        token: str = self._tokens[self._next - 1]
+        return token
 
     def _skip(self) -> None:
         """Take the rest of a statement, with its block."""
@@ -340,8 +340,8 @@ class _Messages:
         options = []
         while (word := self._take()) != ";":
             options.append(word)
-        given = {k.strip("\"'"): v.strip("\"'") for k, v in _pairs(options)}
-        return kind, name, repeated, (int(given.get("precision", 38)), int(given.get("scale", 0)))
+        options_by_name = {k.strip("\"'"): v.strip("\"'") for k, v in _pairs(options)}
+        return kind, name, repeated, (int(options_by_name.get("precision", 38)), int(options_by_name.get("scale", 0)))
 
 
 def _pairs(tokens: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -184,8 +184,8 @@ def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dic
 
     def encode(row: dict[str, Any]) -> bytes:
         # The form in which it is written, for the validation: times are text.
-        made = format.message(**row) if isinstance(format, Protobuf) else json.loads(_json(row))
-        return bytes(_ask(registry, topic, SinkError, serialize, made, context))
+        value = format.message(**row) if isinstance(format, Protobuf) else json.loads(_json(row))
+        return bytes(_ask(registry, topic, SinkError, serialize, value, context))
 
     return encode
 

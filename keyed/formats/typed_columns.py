@@ -66,15 +66,15 @@ def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Ar
         if numbered is not None:
             return numbered, {}
     convert = converter(type_)
-    found: list[Any] = []
+    cells: list[Any] = []
     bad: dict[int, str] = {}
     for place, value in enumerate(values):
         try:
-            found.append(None if value is None else convert(value))
+            cells.append(None if value is None else convert(value))
         except (BadValue, RecursionError) as error:
-            found.append(None)
+            cells.append(None)
             bad[place] = str(error) or "it is nested too deeply"
-    return pa.array(found, target), bad
+    return pa.array(cells, target), bad
 
 
 def columns_of(
@@ -128,8 +128,8 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
     source, kinds = values.type, pa.types
     if kinds.is_null(source):
-        found: pa.Array[Any] = _nulls(len(values), type_.arrow)
-        return found
+        array: pa.Array[Any] = _nulls(len(values), type_.arrow)
+        return array
     if kinds.is_dictionary(source):
         values = cast("Any", values).dictionary_decode()
         source = values.type
@@ -181,15 +181,15 @@ def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
         numbers = pc.subtract(quotient, is_below.cast(pa.int64()))
     elif unit == "s":
         numbers = pc.multiply_checked(numbers, 1000)
-    found: pa.Array[Any] = pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
-    return found
+    times: pa.Array[Any] = pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
+    return times
 
 
 def _values(values: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
-        found: list[Any] = pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
-        return found
+        cells: list[Any] = pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
+        return cells
     try:
         return values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError):
@@ -234,18 +234,18 @@ def _truth(value: Any, type_: SqlType) -> bool:
 
 
 def _integer(value: Any, type_: SqlType, bits: int = 0) -> int:
-    found: Any = value
+    number: Any = value
     if isinstance(value, str):
-        found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
+        number = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
     elif isinstance(value, float | Decimal):
         # Of a number such as 1e999999999 there is not even the whole part.
         is_finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
         fits = is_finite and -(2**64) < value < 2**64
-        found = int(value) if fits and value == int(value) else None
+        number = int(value) if fits and value == int(value) else None
     limit = 1 << (bits or (31 if type_.base == "INT" else 63))
-    if not isinstance(found, int) or isinstance(found, bool) or not -limit <= found < limit:
+    if not isinstance(number, int) or isinstance(number, bool) or not -limit <= number < limit:
         _bad(value, type_)
-    return int(found)
+    return int(number)
 
 
 def _check_number(value: Any, type_: SqlType) -> None:
@@ -268,12 +268,12 @@ def _decimal(value: Any, type_: SqlType) -> Decimal:
         exact = Decimal(str(value) if isinstance(value, float) else value)
         if not exact.is_finite() or exact.adjusted() >= 40:
             _bad(value, type_)
-        found = exact.quantize(Decimal(1).scaleb(-type_.scale), context=_EXACT)
+        quantized = exact.quantize(Decimal(1).scaleb(-type_.scale), context=_EXACT)
     except InvalidOperation:
         _bad(value, type_)
-    if found != exact or (found and found.adjusted() >= type_.precision - type_.scale):
+    if quantized != exact or (quantized and quantized.adjusted() >= type_.precision - type_.scale):
         _bad(value, type_)
-    return found or found.copy_abs()
+    return quantized or quantized.copy_abs()
 
 
 def _text(value: Any, type_: SqlType) -> str:
@@ -321,8 +321,8 @@ def _date(value: Any, type_: SqlType) -> int:
         except ValueError:
             if _WHOLE.fullmatch(value.strip()) is None:
                 _bad(value, type_)
-    found = _integer(value, type_, 31)
-    return found if _DAYS[0] <= found <= _DAYS[1] else _bad(value, type_)
+    days = _integer(value, type_, 31)
+    return days if _DAYS[0] <= days <= _DAYS[1] else _bad(value, type_)
 
 
 def _time(value: Any, type_: SqlType) -> int:
@@ -337,12 +337,12 @@ def _time(value: Any, type_: SqlType) -> int:
         hours, minutes, seconds, rest = parts.groups()
         if int(minutes) > 59 or int(seconds or 0) > 59:
             _bad(value, type_)
-        found = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds or 0)) * 1000 + int(
+        milliseconds = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds or 0)) * 1000 + int(
             (rest or "0").ljust(3, "0")[:3]
         )
     else:
-        found = _integer(value, type_, 31)
-    return found if 0 <= found < _DAY_MS else _bad(value, type_)
+        milliseconds = _integer(value, type_, 31)
+    return milliseconds if 0 <= milliseconds < _DAY_MS else _bad(value, type_)
 
 
 def _moment(value: Any, type_: SqlType) -> int:
@@ -358,8 +358,8 @@ def _moment(value: Any, type_: SqlType) -> int:
         return int((value - _EPOCH) // dt.timedelta(milliseconds=1)) * 1000
     if isinstance(value, dt.date):
         return int((value - _EPOCH.date()).days) * _DAY_MS * 1000
-    found = _integer(value, type_, 63)
-    return found * 1000 if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
+    milliseconds = _integer(value, type_, 63)
+    return milliseconds * 1000 if _MOMENTS[0] <= milliseconds <= _MOMENTS[1] else _bad(value, type_)
 
 
 _CONVERTERS: dict[str, Callable[[Any, SqlType], Any]] = {
@@ -387,15 +387,15 @@ def _entries(value: Any, type_: SqlType, key: Convert, item: Convert) -> list[tu
         value = list(value.items())
     if not isinstance(value, list | tuple):
         _bad(value, type_)
-    found: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for each in value:
         if isinstance(each, Mapping) and each.keys() == {"key", "value"}:
             # Kafka Connect writes maps so whose keys may be null.
             each = (each["key"], each["value"])
         if not isinstance(each, list | tuple) or len(each) != 2 or each[0] is None:
             _bad(value, type_)
-        found[key(each[0])] = None if each[1] is None else item(each[1])
-    return list(found.items())
+        entries[key(each[0])] = None if each[1] is None else item(each[1])
+    return list(entries.items())
 
 
 def _struct(value: Any, type_: SqlType, fields: list[tuple[str, str, Convert]]) -> dict[str, Any]:
@@ -403,7 +403,7 @@ def _struct(value: Any, type_: SqlType, fields: list[tuple[str, str, Convert]]) 
         value = dict(zip(names, value, strict=True))
     if not isinstance(value, Mapping):
         _bad(value, type_)
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     # More members than fields may be names that differ only in case.
     folded = by_folded_name(value) if len(value) > len(fields) else None
     for name, lower, convert in fields:
@@ -412,8 +412,8 @@ def _struct(value: Any, type_: SqlType, fields: list[tuple[str, str, Convert]]) 
             if folded is None:
                 folded = by_folded_name(value)
             cell = folded.get(lower)
-        found[name] = None if cell is None else convert(cell)
-    return found
+        members[name] = None if cell is None else convert(cell)
+    return members
 
 
 def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -422,13 +422,13 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
     Raises:
         BadValue: Two differ only in case.
     """
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, each in value.items():
         lower = str(name).lower()
-        if lower in found:
+        if lower in members:
             raise BadValue(f"it has the names {name!r} and another one that differs only in case")
-        found[lower] = each
-    return found
+        members[lower] = each
+    return members
 
 
 def as_times(values: Any, type_: SqlType) -> Any:
@@ -438,8 +438,8 @@ def as_times(values: Any, type_: SqlType) -> Any:
 
 def shown_values(values: Any, type_: SqlType) -> list[Any]:
     """Return a column as the values that Python has for them: maps are dictionaries."""
-    found: list[Any] = (as_times(values, type_) if type_.has("TIME") else values).to_pylist()
-    return [_with_dicts(each, type_) for each in found] if type_.has("MAP") else found
+    cells: list[Any] = (as_times(values, type_) if type_.has("TIME") else values).to_pylist()
+    return [_with_dicts(each, type_) for each in cells] if type_.has("MAP") else cells
 
 
 def _with_dicts(value: Any, type_: SqlType) -> Any:
@@ -463,10 +463,10 @@ def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False
         values = pc.divide(values.cast(pa.int64()), 1000)
     elif type_.base == "DATE":
         values = values.cast(pa.int32())
-    found = values.to_pylist()
+    cells = values.to_pylist()
     if type_.base in ("ARRAY", "MAP", "STRUCT") or (in_json and type_.base in ("BYTES", "DOUBLE")):
-        return [plain(each, type_, in_json=in_json) for each in found]
-    return found
+        return [plain(each, type_, in_json=in_json) for each in cells]
+    return cells
 
 
 def plain(value: Any, type_: SqlType, *, in_json: bool = False) -> Any:

@@ -79,7 +79,7 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
         OperatorChanged: The checkpoint has another number of operators.
         CheckpointError: It has chained operators that cannot be chained any more.
     """
-    found: list[list[Stage]] = []
+    chains: list[list[Stage]] = []
     begins = None
     relays = [1 for stage in last.chain if stage.is_relay]
     if sizes is not None:
@@ -100,11 +100,11 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
             begins_line = number in begins
             if reason and not begins_line:
                 raise CheckpointError(
-                    f"operator {stage.name!r} runs chained to {found[-1][-1].name!r} in the checkpoint, and could not "
+                    f"operator {stage.name!r} runs chained to {chains[-1][-1].name!r} in the checkpoint, and could not "
                     f"be chained now: {reason}. The first batch of a checkpoint fixes the chaining; keep it, or start "
                     "from a new checkpoint with restore_from= the changelogs"
                 )
         if begins_line:
-            found.append([])
-        found[-1].append(stage)
-    return found
+            chains.append([])
+        chains[-1].append(stage)
+    return chains

@@ -152,9 +152,9 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
     # Operators that are configured per object (a window operator, say) declare state on the instance.
     attributes.update((a, m) for a, m in vars(function).items() if isinstance(m, State))
     states: dict[str, tuple[str, State]] = {}
-    wanted: type[State] = TableState if isinstance(function, VectorizedFunction) else KeyedState
+    kind: type[State] = TableState if isinstance(function, VectorizedFunction) else KeyedState
     for attribute, state in attributes.items():
-        if not isinstance(state, wanted):
+        if not isinstance(state, kind):
             raise StateDefinitionError(
                 f"{type(function).__name__} declares {state.kind} state {attribute!r}: a VectorizedFunction has "
                 "TableState, a function over rows all others"

@@ -235,8 +235,8 @@ class Stage:
 
     def readers_of(self, source: Source) -> list[tuple[Stage, int]]:
         """Return the operators of its query that read a source, each with the number of that input."""
-        found = [(stage, stage.source_inputs) for stage in self.chain]
-        return [(stage, number) for stage, read in found for number, each in read.items() if each.origin is source]
+        readers = [(stage, stage.source_inputs) for stage in self.chain]
+        return [(stage, number) for stage, read in readers for number, each in read.items() if each.origin is source]
 
     @property
     def ticks(self) -> bool:
@@ -345,11 +345,11 @@ def in_order(stages: Sequence[Stage]) -> list[Stage]:
     arguments: operators that read only sources are ordered by name; of the operators that read the same one, the
     readers of its main output come first, then by name. Those without a key, which nothing reads, come last.
     """
-    found: dict[Stage, None] = {}
+    ordered: dict[Stage, None] = {}
 
     def find(stage: Stage) -> None:
-        if stage not in found:
-            found[stage] = None
+        if stage not in ordered:
+            ordered[stage] = None
             for each in stage.producers:
                 find(each)
 
@@ -363,13 +363,13 @@ def in_order(stages: Sequence[Stage]) -> list[Stage]:
         placed[stage] = None
         readers = [
             (all(tag is not None for tag in tags), other.name, other)
-            for other in found
+            for other in ordered
             if (tags := [each.origin.tag for each in other.inputs if _is_of(each.origin, stage)])
         ]
         for *_, reader in sorted(readers, key=lambda reader: reader[:2]):
             place(reader)
 
-    for stage in sorted(found, key=lambda stage: stage.name):
+    for stage in sorted(ordered, key=lambda stage: stage.name):
         place(stage)
     return sorted(placed, key=lambda stage: stage.is_relay)
 

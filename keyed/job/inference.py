@@ -30,7 +30,7 @@ def inferred_output(function: Function) -> Schema | None:
         return None
     cls = type(function)
     yielded = _yielded_by(function)
-    schemas = {name: _schema(found) for name, found in yielded.items() if found is not _NOTHING}
+    schemas = {name: _schema(hint) for name, hint in yielded.items() if hint is not _NOTHING}
     if not schemas or None in schemas.values():
         return None
     first = next(iter(schemas))
@@ -51,8 +51,8 @@ def inferred_result(function: Any, *, many: bool) -> Schema | None:
         many: True if the function returns or yields any number of rows.
     """
     method = function if hasattr(function, "__annotations__") else type(function).__call__
-    found = _yielded(method) if many else _return_type(method)
-    return _schema(found)
+    hint = _yielded(method) if many else _return_type(method)
+    return _schema(hint)
 
 
 def unannotated(function: Function) -> str:
@@ -60,7 +60,7 @@ def unannotated(function: Function) -> str:
     if isinstance(function, VectorizedFunction):
         return ""
     yielded = _yielded_by(function)
-    missing = [name for name, found in yielded.items() if found is _UNANNOTATED]
+    missing = [name for name, hint in yielded.items() if hint is _UNANNOTATED]
     if not missing or len(missing) == len(yielded):
         return ""
     name = type(function).__name__

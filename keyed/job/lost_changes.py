@@ -142,15 +142,15 @@ def _tree(method: CodeType) -> ast.FunctionDef | None:
 def _obtained(method: CodeType) -> dict[str, type[State]]:
     """Return the states that ``open`` keeps: ``self.count = context.get_state(...)``."""
     tree = _tree(method)
-    found: dict[str, type[State]] = {}
+    states: dict[str, type[State]] = {}
     for node in ast.walk(tree) if tree is not None else ():
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(), attr=attribute)],
                 value=ast.Call(func=ast.Attribute(attr=getter)),
             ) if getter in _GETTERS:
-                found[attribute] = _GETTERS[getter]
-    return found
+                states[attribute] = _GETTERS[getter]
+    return states
 
 
 @lru_cache(maxsize=512)
@@ -160,7 +160,7 @@ def _misused(method: CodeType) -> tuple[_Misused, ...]:
     if tree is None:
         return ()
     this = tree.args.args[0].arg
-    found = []
+    problems = []
     for node in ast.walk(tree):
         compared: list[ast.expr] = []
         assigned: list[ast.expr] = []
@@ -174,8 +174,8 @@ def _misused(method: CodeType) -> tuple[_Misused, ...]:
         for each in (*compared, *assigned):
             match each:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == this:
-                    found.append(_Misused(attribute, ast.unparse(node), getattr(node, "lineno", 1), bool(assigned)))
-    return tuple(found)
+                    problems.append(_Misused(attribute, ast.unparse(node), getattr(node, "lineno", 1), bool(assigned)))
+    return tuple(problems)
 
 
 @lru_cache(maxsize=512)
@@ -187,12 +187,12 @@ def _lost_changes(method: CodeType) -> tuple[_Lost, ...]:
     this = tree.args.args[0].arg
     changed = [(node, target) for node in ast.walk(tree) for target in _changed(node)]
     kept = _copies(tree, this, {id(target) for _, target in changed})
-    found = []
+    problems = []
     for node, target in changed:
         read = kept.get(target.id) if isinstance(target, ast.Name) else _read(target, this)
         if read is not None:
-            found.append(_Lost(*read, ast.unparse(node), getattr(node, "lineno", 1)))
-    return tuple(found)
+            problems.append(_Lost(*read, ast.unparse(node), getattr(node, "lineno", 1)))
+    return tuple(problems)
 
 
 def _changed(node: ast.AST) -> Iterator[ast.expr]:

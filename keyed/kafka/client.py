@@ -122,19 +122,19 @@ def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
     if not hasattr(kafka_error, "name"):
         return ChangelogError(f"{doing}: {error}")
     name = kafka_error.name()
-    said = f"{doing}: Kafka reports {name}: {kafka_error.str()}"
+    message = f"{doing}: Kafka reports {name}: {kafka_error.str()}"
     if name in _FENCED:
         return ChangelogFenced(
-            f"{said}; another writer has taken over this key group. If that is the job itself, it continues; if two "
+            f"{message}; another writer has taken over this key group. If that is the job itself, it continues; if two "
             "jobs write one changelog, stop one of them"
         )
     if name in _OUT_OF_RANGE:
         return HistoryCompacted(
-            f"{said}; the last read offset is no longer in the topic: records were deleted, or the topic was "
+            f"{message}; the last read offset is no longer in the topic: records were deleted, or the topic was "
             "recreated. Read again from the start (after=0)"
         )
     remedy = _REMEDIES.get(name)
-    return ChangelogError(f"{said}; {remedy}" if remedy else said)
+    return ChangelogError(f"{message}; {remedy}" if remedy else message)
 
 
 def is_permanent(error: ChangelogError) -> bool:
@@ -255,11 +255,11 @@ class Cluster:
     def _client(self, kind: str, settings: dict[str, Any]) -> Any:
         with extra("kafka", f"Kafka at {self.bootstrap}"):
             import confluent_kafka.admin
-        made: Any = confluent_kafka
+        library: Any = confluent_kafka
         for part in kind.split("."):
-            made = getattr(made, part)
+            library = getattr(library, part)
         try:
-            return made({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
+            return library({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             raise translated(error, f"Kafka at {self.bootstrap}") from error
 
@@ -273,10 +273,10 @@ class Cluster:
         kafka: Any = confluent_kafka.admin
         resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, topic)
         try:
-            found = client.describe_configs([resource])[resource].result(self.timeout)
+            settings = client.describe_configs([resource])[resource].result(self.timeout)
         except (ck.KafkaException, TimeoutError) as error:
             raise translated(error, f"settings of topic {topic!r}") from error
-        return {name: entry.value for name, entry in found.items()}
+        return {name: entry.value for name, entry in settings.items()}
 
 
 @attrs.frozen
@@ -348,12 +348,12 @@ class Partition:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                found = consumer.get_watermark_offsets(ck.TopicPartition(self.topic, self.number), timeout=timeout)
+                watermarks = consumer.get_watermark_offsets(ck.TopicPartition(self.topic, self.number), timeout=timeout)
             except ck.KafkaException as error:
                 if error.args[0].name() not in _PASSING or time.monotonic() > deadline:
                     raise translated(error, str(self)) from error
                 time.sleep(_PAUSE)
                 continue
-            if found is None:
+            if watermarks is None:
                 raise ChangelogError(f"{self}: no answer in time; {_UNREACHABLE}")
-            return found
+            return watermarks

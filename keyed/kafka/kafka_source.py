@@ -101,10 +101,10 @@ class KafkaSource:
         timeout: Duration = 60_000,
     ) -> None:
         self.topics = tuple(topic) if isinstance(topic, list | tuple) else (topic,)
-        wanted = "text that is not empty, or a list of different topics"
-        names = {text(each, "KafkaSource: topic", wanted) for each in self.topics}
+        expected = "text that is not empty, or a list of different topics"
+        names = {text(each, "KafkaSource: topic", expected) for each in self.topics}
         if not names or len(names) < len(self.topics):
-            raise DefinitionError(f"KafkaSource: topic={shown(topic)} must be {wanted}")
+            raise DefinitionError(f"KafkaSource: topic={shown(topic)} must be {expected}")
         if decode is not None and not callable(decode):
             raise DefinitionError(f"KafkaSource: decode={shown(decode)} must be a function of a record")
         starts = dict(start) if isinstance(start, Mapping) else dict.fromkeys(self.topics, start)
@@ -270,11 +270,11 @@ class KafkaSource:
                     low, high = Partition(self._cluster, topic, number).offsets(consumer)
                     at = self._offsets.setdefault(place, low if before or self._starts[topic] == "earliest" else high)
                     if not low <= at <= high:
-                        raise SourceError(self._gone(place, f"partition {number} has offsets {low} to {high}"))
+                        raise SourceError(self._describe_loss(place, f"partition {number} has offsets {low} to {high}"))
                     ends[place] = high if until is None else until.get(place, at)
             gone = self._offsets.keys() - ends.keys()
             if gone:
-                raise SourceError(self._gone(min(gone), "it does not exist anymore"))
+                raise SourceError(self._describe_loss(min(gone), "it does not exist anymore"))
             consumer.assign([ck.TopicPartition(*place, at) for place, at in self._offsets.items()])
         except (ck.KafkaException, ChangelogError) as error:
             raise SourceError(f"{doing} cannot be read: {error}") from error
@@ -310,7 +310,7 @@ class KafkaSource:
             if error is None:
                 continue
             if error.name() in _OUT_OF_RANGE:
-                raise SourceError(self._gone((message.topic(), message.partition()), error.str()))
+                raise SourceError(self._describe_loss((message.topic(), message.partition()), error.str()))
             # Others the client retries by itself, or they do not concern readers.
             if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
                 raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
@@ -414,7 +414,7 @@ class KafkaSource:
         if consumer is not None:
             consumer.close()
 
-    def _gone(self, place: Place, why: str) -> str:
+    def _describe_loss(self, place: Place, why: str) -> str:
         return (
             f"topic {place[0]!r}, partition {place[1]} is to be read from offset {self._offsets[place]}, and {why}: "
             "records that were not read yet were deleted, or the topic was recreated; start from a new checkpoint, in "

@@ -22,16 +22,16 @@ def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
 
     where = f"topic {topic!r}"
     try:
-        found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
+        description = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
     except ck.KafkaException as error:
         # Usually the first call of all, so errors of the address, TLS or the log-in are reported here.
         client.poll(0)
         raise translated(error, f"{where}{last_error}") from error
-    if found.error is None:
-        return {number: len(partition.replicas) for number, partition in found.partitions.items()}
-    if found.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+    if description.error is None:
+        return {number: len(partition.replicas) for number, partition in description.partitions.items()}
+    if description.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
         return {}
-    raise translated(found.error, where)
+    raise translated(description.error, where)
 
 
 def make_or_check(

@@ -24,8 +24,8 @@ class AfterMatchSkipStrategy:
     _raises: bool = False
 
     def __repr__(self) -> str:
-        made = f"AfterMatchSkipStrategy.{self._kind}({'' if self.step is None else repr(self.step)})"
-        return f"{made}.throw_exception_on_miss()" if self._raises else made
+        text = f"AfterMatchSkipStrategy.{self._kind}({'' if self.step is None else repr(self.step)})"
+        return f"{text}.throw_exception_on_miss()" if self._raises else text
 
     @classmethod
     def no_skip(cls) -> AfterMatchSkipStrategy:

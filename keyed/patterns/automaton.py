@@ -89,7 +89,7 @@ class Automaton:
 
     def outcomes(self, state: AutomatonState, look: Look) -> list[Taken]:
         """Return what a row does to a partial match. Nothing is changed."""
-        found: list[Taken] = []
+        outcomes: list[Taken] = []
         stack = [state]
         while stack:
             current = stack.pop()
@@ -100,10 +100,10 @@ class Automaton:
                         stack.append(target)
                     elif edge.action == "take":
                         if _is_in_time(look, current.since_previous_ms):
-                            found.append(Taken(current.step, target, self._completes(target, look)))
+                            outcomes.append(Taken(current.step, target, self._completes(target, look)))
                     elif state is not self.start and _is_in_time(look, target.waits_ms):
-                        found.append(Taken(None, target))
-        return found
+                        outcomes.append(Taken(None, target))
+        return outcomes
 
     def _completes(self, state: AutomatonState, look: Look) -> bool:
         """Return whether the steps after a row that was taken are all optional."""
@@ -416,13 +416,13 @@ class _Compiler:
 
     def _current_nots(self) -> list[tuple[Condition, str]]:
         """Return the negative steps that hold before the current step: directly, or before optional steps."""
-        found: list[tuple[Condition, str]] = []
+        conditions: list[tuple[Condition, str]] = []
         for step in reversed(self._steps[: self._at]):
             if step.contiguity == "not_followed_by":
-                found.append((self._take_condition(step), step.name))
+                conditions.append((self._take_condition(step), step.name))
             elif not step.is_optional:
                 break
-        return found
+        return conditions
 
     def _without_transitive_nots(self, sink: AutomatonState) -> AutomatonState:
         """Return a state after an optional step that took a row: negative steps before it no longer hold."""

@@ -27,8 +27,8 @@ _MOST = 31
 def column_conditions(pattern: StepSequence) -> list[ColumnCondition]:
     """Return the conditions over columns of a pattern, in the order of its steps."""
     conditions = [each for step in every_step(pattern) for each in (step.condition, step.until) if each is not None]
-    found = dict.fromkeys(part for each in conditions for part in parts_of(each) if isinstance(part, ColumnCondition))
-    return list(found)
+    parts = dict.fromkeys(part for each in conditions for part in parts_of(each) if isinstance(part, ColumnCondition))
+    return list(parts)
 
 
 @attrs.frozen(eq=False)

@@ -68,7 +68,7 @@ class SharedBuffer:
 
     def rows(self, node: int | None) -> dict[str, list[Any]]:
         """Return the rows of a match by step."""
-        found: dict[str, list[Any]] = {}
+        rows: dict[str, list[Any]] = {}
         for step, number in () if node is None else self.path(node):
-            found.setdefault(step, []).append(self._rows[number])
-        return found
+            rows.setdefault(step, []).append(self._rows[number])
+        return rows

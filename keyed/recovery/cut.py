@@ -126,9 +126,9 @@ def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | N
         CorruptionError: It is lost.
     """
     for point in points.values():
-        found = next(all_positions(point.changelog, sequence - 1), None)
-        if found is not None and found[0] == sequence:
-            return found[1]
+        position = next(all_positions(point.changelog, sequence - 1), None)
+        if position is not None and position[0] == sequence:
+            return position[1]
     for point in points.values():
         before = max((number for number, _ in all_positions(point.changelog) if number < sequence), default=None)
         if before is not None:
@@ -190,23 +190,23 @@ def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
     if last is not None and last.sequence == sequence:
         return last
     try:
-        found = next(reader.commits(sequence - 1, sequence), None)
+        marker = next(reader.commits(sequence - 1, sequence), None)
     except HistoryCompacted:
         # It may be the snapshot itself that compaction left.
-        found = next(reader.commits(0, sequence), None)
-    if found is None or found[0].sequence != sequence:
+        marker = next(reader.commits(0, sequence), None)
+    if marker is None or marker[0].sequence != sequence:
         raise HistoryCompacted(f"the changelog no longer has batch {batch_id(sequence)}; it goes back to a later one")
-    return found[0]
+    return marker[0]
 
 
 def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
     """Return the newest commit whose processing time is not after ``time``: the same in all key groups of a query."""
     limit = instant_ms(time)
-    found = None
+    batch = None
     for commit, _ in changelog.reader(0).commits(0, newest):
         if commit.processing_time > limit:
             break
-        found = commit.sequence
-    if found is None:
+        batch = commit.sequence
+    if batch is None:
         raise HistoryCompacted(f"as_of={time.isoformat()}: the changelog has nothing that is so old")
-    return found
+    return batch

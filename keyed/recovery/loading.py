@@ -97,22 +97,22 @@ def load(
     """
     markers, parallelism = restoration.markers, spec.parallelism
     stored = {name: state for marker in markers for name, state in marker.states.items()}
-    given = restoration.point.migrate
-    migration = Migration(class_migration(spec.function, stored) if given == StateMigration() else given, stored)
+    declared = restoration.point.migrate
+    migration = Migration(class_migration(spec.function, stored) if declared == StateMigration() else declared, stored)
     loaders = {group.index: group.loader(restoration.sequence, migration.states) for group in groups}
     common = math.gcd(len(markers), parallelism)
-    wanted = {index % common for index in loaders}
-    needed = [marker for marker in markers if marker.group % common in wanted]
+    indexes = {index % common for index in loaders}
+    needed = [marker for marker in markers if marker.group % common in indexes]
     route = _Route(loaders, len(markers), spec)
     records = 0
     with _standby(restoration) as standby:
         for done, marker in enumerate(needed):
-            told = records
+            reported = records
             for count, delta in _deltas(restoration, marker, standby):
                 records += count
                 route.add(marker.group, migration.apply(delta))
-                if records - told >= _TELL:
-                    told = records
+                if records - reported >= _TELL:
+                    reported = records
                     on_progress(RestoreProgress(spec.name, done, len(needed), records))
             on_progress(RestoreProgress(spec.name, done + 1, len(needed), records))
     for loader in loaders.values():
@@ -129,7 +129,7 @@ def load(
         meta.counters = {name: sum(marker.counters.get(name, 0) for marker in counted) for name in COUNTERS}
     loaders[groups[0].index].meta.counters["records_restored"] += records
     loaded = [loader.write_log(written) for loader in loaders.values()]
-    if all(index in loaders for index in range(parallelism) if index % common in wanted):
+    if all(index in loaders for index in range(parallelism) if index % common in indexes):
         broadcast = [loader.broadcast for loader in loaders.values()]
         if migration.changes_entries:
             needed = [_migrated(restoration, marker, migration) for marker in needed]
@@ -227,7 +227,7 @@ class _Route:
         self._parallelism = spec.parallelism
         self._stream_keys = spec.keys
         # All entries of an old group go to one new group.
-        self._whole = old_parallelism % spec.parallelism == 0
+        self._keeps_groups = old_parallelism % spec.parallelism == 0
         self._known: dict[bytes, tuple[int, ...]] = {}
         self._common = math.gcd(old_parallelism, spec.parallelism)
         #: The new groups for which the old one that is read is the first.
@@ -235,7 +235,7 @@ class _Route:
 
     def add(self, old: int, delta: Delta) -> None:
         """Add the entries of an old group."""
-        if self._whole:
+        if self._keeps_groups:
             self._loaders[old % self._parallelism].add(delta)
             return
         self._first = tuple(index for index in self._loaders if index % self._common == old)
@@ -245,15 +245,15 @@ class _Route:
     def _group(self, prefix: bytes) -> tuple[int, ...]:
         """Return the new groups of an entry of an old one."""
         known = self._known
-        found = known.get(prefix)
-        if found is None:
+        group = known.get(prefix)
+        if group is None:
             if len(known) >= _REMEMBERED:
                 known.clear()
             key = key_of(prefix)
             if key is None:
                 return self._first
-            found = known[prefix] = (group_of(key_hash(key), self._parallelism),)
-        return found
+            group = known[prefix] = (group_of(key_hash(key), self._parallelism),)
+        return group
 
     def _groups(self, rows: pa.Table) -> Any:
         """Return the new group of each row of a table."""
@@ -279,19 +279,19 @@ def _check(
     before = sum(hash_of_text(marker.hash, where) for marker in markers) - more * copy.value
     after = sum(hash_of_text(meta.hash, where) for meta in loaded)
     expected = sum(marker.entries for marker in markers) - more * copy.live
-    found = sum(meta.live for meta in loaded)
+    live = sum(meta.live for meta in loaded)
     equal = all((each.live, each.value) == (copy.live, copy.value) for each in broadcast)
-    if equal and expected == found and not (before - after) % MODULUS:
+    if equal and expected == live and not (before - after) % MODULUS:
         return
-    raise _differs(restoration, found, expected)
+    raise _differs(restoration, live, expected)
 
 
-def _differs(restoration: Restoration, found: int, expected: int) -> CorruptionError:
+def _differs(restoration: Restoration, actual: int, expected: int) -> CorruptionError:
     """Return the error for restored entries that are not those of the markers, by their number or their hash."""
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
-    if expected != found:
+    if expected != actual:
         return CorruptionError(
-            f"{found} entries were restored, batch {batch_id(restoration.sequence)} had {expected}", where=where
+            f"{actual} entries were restored, batch {batch_id(restoration.sequence)} had {expected}", where=where
         )
     return CorruptionError(
         f"the restored entries are not those that batch {batch_id(restoration.sequence)} had: their hash differs; see "

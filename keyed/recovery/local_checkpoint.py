@@ -75,16 +75,16 @@ class Checkpoint:
             OperatorChanged: There is no such operator.
             CorruptionError: A meta record is damaged.
         """
-        found: list[tuple[GroupMeta, GroupLog]] = []
+        groups: list[tuple[GroupMeta, GroupLog]] = []
         parallelism = 1
-        while len(found) < parallelism:
-            log = self.commits.group_log(operator, len(found))
-            meta = log.meta(f"checkpoint {self.path}, operator {operator!r}, key group {len(found)}")
+        while len(groups) < parallelism:
+            log = self.commits.group_log(operator, len(groups))
+            meta = log.meta(f"checkpoint {self.path}, operator {operator!r}, key group {len(groups)}")
             if meta is None:
-                raise OperatorChanged(f"the checkpoint {self.path} has no key group {len(found)} of {operator!r}")
+                raise OperatorChanged(f"the checkpoint {self.path} has no key group {len(groups)} of {operator!r}")
             parallelism = meta.parallelism
-            found.append((meta, log))
-        return found
+            groups.append((meta, log))
+        return groups
 
 
 def _copied(folder: str, scratch: Path) -> CommitStore:

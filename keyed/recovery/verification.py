@@ -62,8 +62,8 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
         # Before the commits, because a running job continues to write.
         before = [batch_id(sequence) for sequence, _ in changelog.positions()]
         groups = range(header.parallelism)
-        found = [_replayed(changelog, header, group)[0] for group in groups]
-        return _with_positions(found, before, {batch_id(sequence) for sequence, _ in all_positions(changelog)})
+        results = [_replayed(changelog, header, group)[0] for group in groups]
+        return _with_positions(results, before, {batch_id(sequence) for sequence, _ in all_positions(changelog)})
     except CorruptionError as error:
         return [Verified(header.operator, 0, problem=str(error))]
 
@@ -76,12 +76,12 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
         log: Its log.
         changelog: Its changelog, to compare with.
     """
-    found = Verified(meta.operator, meta.group, batch_id(meta.commit), batch_id(meta.commit))
+    result = Verified(meta.operator, meta.group, batch_id(meta.commit), batch_id(meta.commit))
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
     try:
         store = committed(log, meta, where)
         live = contents_hash(store, meta.states)
-        found = attrs.evolve(found, entries=live.live)
+        result = attrs.evolve(result, entries=live.live)
         marker = None if changelog is None else changelog.reader(meta.group).last()
         same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
         problem = difference(live, meta.live, meta.hash or hash_text(live.value))
@@ -91,26 +91,26 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
             if replay.found.value != live.value:
                 problem = f"batch {batch_id(meta.commit)}: {_first_difference(store, replay.store, meta.states)}"
     except CorruptionError as error:
-        return attrs.evolve(found, problem=str(error))
+        return attrs.evolve(result, problem=str(error))
     note = "" if meta.hash else "no hash is kept: the query had no changelog in its last batch"
     if changelog is not None and not same:
         at = "is empty"
         if marker is not None:
             at = f"ends with batch {marker.batch}, the checkpoint with {batch_id(meta.commit)}"
         note = f"not compared with the changelog, which {at}; flush first"
-    return attrs.evolve(found, problem=problem, note=note)
+    return attrs.evolve(result, problem=problem, note=note)
 
 
-def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
+def _with_positions(results: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
     """Add the check of the positions, read before the commits and after them.
 
     The position after a batch, or the bundle of several, is logged before the batches are exported, and the next one
     when all groups have them. So the last position alone may lack its commits, which is noted. A restored query also
     logs its start, and exports its first batch as a snapshot.
     """
-    cut = min(group.last for group in found)
+    cut = min(group.last for group in results)
     result = []
-    for group in found:
+    for group in results:
         problem, note = group.problem, group.note
         missing = [batch for batch in before if batch > group.last]
         if not problem and len(missing) > (2 if group.last < 0 else 1):
@@ -158,22 +158,22 @@ class Replay:
 def _replayed(changelog: Changelog, header: LogHeader, group: int) -> tuple[Verified, Replay]:
     """Check the commits of a key group of a changelog."""
     while True:
-        replay, found = Replay(), Verified(header.operator, group)
+        replay, result = Replay(), Verified(header.operator, group)
         try:
             for each in fold_group(changelog.reader(group), header.log_id, group):
                 replay.apply(each)
                 commit = each.commit
-                first = commit.batch if found.first < 0 else found.first
-                found = attrs.evolve(found, first=first, last=commit.batch, entries=replay.found.live)
+                first = commit.batch if result.first < 0 else result.first
+                result = attrs.evolve(result, first=first, last=commit.batch, entries=replay.found.live)
                 problem = difference(replay.found, commit.entries, commit.hash)
                 if problem:
-                    return attrs.evolve(found, problem=f"batch {commit.batch}: {problem}"), replay
+                    return attrs.evolve(result, problem=f"batch {commit.batch}: {problem}"), replay
         except HistoryCompacted:
             # Compaction by a running job removed commits that were not read yet.
             continue
         except CorruptionError as error:
-            return attrs.evolve(found, problem=str(error)), replay
-        return found, replay
+            return attrs.evolve(result, problem=str(error)), replay
+        return result, replay
 
 
 def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:

@@ -28,13 +28,13 @@ _FRAMES = (
 )
 
 
-def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str | None, Any]]:
+def frames_of(initial: Any, function: Function, operator: str) -> list[tuple[str | None, Any]]:
     """Return the frames of an initial state, each with the name of its state if all its rows belong to one.
 
     Raises:
         DefinitionError: An argument is not a frame.
     """
-    frames: list[tuple[str | None, Any]] = list(given.items()) if isinstance(given, Mapping) else [(None, given)]
+    frames: list[tuple[str | None, Any]] = list(initial.items()) if isinstance(initial, Mapping) else [(None, initial)]
     for state, frame in frames:
         if not (is_dataframe(frame) or any(is_instance(frame, *each) for each in _FRAMES)):
             of_state = f" for state {state!r}" if state is not None else ""
@@ -61,12 +61,12 @@ def arrow_table(frame: Any) -> pa.Table:
 
 
 def by_group(
-    given: Any, function: Function, keys: tuple[str, ...], operator: str, parallelism: int
+    initial: Any, function: Function, keys: tuple[str, ...], operator: str, parallelism: int
 ) -> list[Callable[[], Iterable[InitialEntry]]]:
     """Return the initial entries of each key group of an operator.
 
     Args:
-        given: Its initial state.
+        initial: Its initial state.
         function: Its function.
         keys: Its key columns.
         operator: Its name.
@@ -76,7 +76,7 @@ def by_group(
         DefinitionError: An argument is not a frame, or has no columns for the key.
     """
     parts: list[list[tuple[str | None, pa.Table]]] = [[] for _ in range(parallelism)]
-    for state, frame in frames_of(given, function, operator):
+    for state, frame in frames_of(initial, function, operator):
         for index, part in cut(arrow_table(frame), keys, operator, parallelism):
             parts[index].append((state, part))
 

@@ -371,14 +371,14 @@ class JobMetrics:
             is_exported = source.is_exported()
             if is_exported is not None:
                 of_query["changelog_lag_seconds"] = 0.0 if is_exported else max(0.0, time.time() - committed)
-        found = [Sample(each, "", of_query[each.name]) for each in OF_QUERY if each.name in of_query]
+        samples = [Sample(each, "", of_query[each.name]) for each in OF_QUERY if each.name in of_query]
         metrics = {} if last is None else last.metrics
         for each in OF_OPERATORS:
             for operator in self._operators:
                 value = metrics.get(operator, {}).get(each.counter or "")
                 if value is not None:
-                    found.append(Sample(each, operator, value if each.scale == 1 else value / each.scale))
-        return found, failure
+                    samples.append(Sample(each, operator, value if each.scale == 1 else value / each.scale))
+        return samples, failure
 
 
 class ReplicationMetrics:
@@ -395,8 +395,8 @@ class ReplicationMetrics:
 
     def samples(self) -> tuple[list[Sample], Exception | None]:
         """Return the values of all metrics that have one, and no error."""
-        found = self._counters()
-        return [Sample(each, "", found[each.name]) for each in OF_REPLICATIONS if each.name in found], None
+        counters = self._counters()
+        return [Sample(each, "", counters[each.name]) for each in OF_REPLICATIONS if each.name in counters], None
 
 
 def prometheus_text(query: str, samples: Iterable[Sample]) -> str:

@@ -312,10 +312,10 @@ class _File:
 
     def _identity(self) -> tuple[int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             return self._written
-        return found.st_ino, found.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
 
     def _step(self) -> float:
         is_others = self._identity() != self._written

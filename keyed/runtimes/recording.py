@@ -99,7 +99,7 @@ class Recorder:
         name = f"part-{self.first_batch + batch:010d}-{number:02d}{partition:06d}.parquet"
         target = Path(self.path, name)
         staged = target.with_name(f".{name}.{random_id()}.tmp")
-        said = json.dumps({"operator": self.operator, "side": side}).encode()
+        description = json.dumps({"operator": self.operator, "side": side}).encode()
         file = writer = schema = None
 
         def add(table: pa.Table) -> None:
@@ -109,7 +109,7 @@ class Recorder:
                     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                     file = os.fdopen(descriptor, "wb")
                     os.fchmod(descriptor, file_mode(target.parent))
-                    metadata = {**(table.schema.metadata or {}), METADATA: said}
+                    metadata = {**(table.schema.metadata or {}), METADATA: description}
                     schema = table.schema.with_metadata(metadata)
                     writer = pq.ParquetWriter(file, schema)
                 writer.write_table(table.cast(schema))

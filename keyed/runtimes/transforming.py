@@ -133,9 +133,9 @@ def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[A
         results = _each(step.function, rows.values(), where, _check_row)
     else:
         results, counts = [], []
-        for found in _each(step.function, rows.values(), where, None, many=True):
-            results += found
-            counts.append(len(found))
+        for values in _each(step.function, rows.values(), where, None, many=True):
+            results += values
+            counts.append(len(values))
         if times is not None:
             places = [place for place, count in enumerate(counts) for _ in range(count)]
             times = times.take(pa.array(places, pa.int64()))
@@ -231,11 +231,11 @@ def _map_batches(rows: TransformedRows, step: Transform, where: str) -> Transfor
         if of_values is not None and not rows.is_table:
             result = of_values(rows.values(), rows.times)
         else:
-            given = rows.table(where)
-            columns = given.schema
+            table = rows.table(where)
+            columns = table.schema
             if rows.times is not None:
-                given = given.append_column(TIMESTAMP_COLUMN, pa.chunked_array([rows.times]))
-            result = step.function(given)
+                table = table.append_column(TIMESTAMP_COLUMN, pa.chunked_array([rows.times]))
+            result = step.function(table)
     except KeyedError:
         raise
     except Exception as error:

@@ -159,9 +159,9 @@ def is_refused(error: BaseException) -> bool:
     return any(text in str(error.__cause__) for text in _CAUSES)
 
 
-def explained(said: str) -> str:
+def explained(message: str) -> str:
     """Return a message of the file system with its cause and remedy, if they are known."""
-    return next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
+    return next((f"{cause} ({message})" for text, cause in _CAUSES.items() if text in message), message)
 
 
 def check_room(folder: Path) -> None:
@@ -249,17 +249,17 @@ class Database:
         self.refuses = False
         try:
             options = _options(blobs=self._blobs)
-            given, families = str(self.path), {"default": options}
+            arguments, families = str(self.path), {"default": options}
             if self._reader is None:
                 for file in (*self.path.glob("MANIFEST-*"), *self.path.glob("*.log")):
                     _check_records(file)
-                self._rocks = Rdict(given, options, column_families=families)
+                self._rocks = Rdict(arguments, options, column_families=families)
                 self._identity = self._lock_file()
             else:
                 # All files are opened at once and stay open: the writer may delete them.
                 options.set_max_open_files(-1)
                 secondary = AccessType.secondary(str(self._reader))
-                self._rocks = Rdict(given, options, column_families=families, access_type=secondary)
+                self._rocks = Rdict(arguments, options, column_families=families, access_type=secondary)
         except Exception as error:
             raise self.failed("cannot be opened", error) from error
         self._opening = object()
@@ -301,19 +301,19 @@ class Database:
     def _lock_file(self) -> tuple[int, int, int] | None:
         # RocksDB creates it when it opens a database, and does not change it later.
         try:
-            found = (self.path / "LOCK").stat()
+            status = (self.path / "LOCK").stat()
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns
+        return status.st_dev, status.st_ino, status.st_mtime_ns
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
         """Return the exception for a vendor error; raise it from ``error``."""
-        said = str(error)
-        if _AGAIN in said:
+        message = str(error)
+        if _AGAIN in message:
             # After a failed write RocksDB's errors only say that a write failed.
-            said = self._said or (_FULL if not os.statvfs(self.path).f_bavail else said)
-        self._said = self._said or said
-        return self._failure(f"{self.path} {what}: {explained(said)}")
+            message = self._said or (_FULL if not os.statvfs(self.path).f_bavail else message)
+        self._said = self._said or message
+        return self._failure(f"{self.path} {what}: {explained(message)}")
 
     def look_up(self, key: Any) -> Any:
         """Return the result of `get`, with vendor errors converted by `failed`."""
@@ -369,9 +369,9 @@ class Database:
             opening = self._opening
             cursor = self._range(first, end, opening, reverse=reverse)
             self._cursors.add(cursor)
-        return self._whole(cursor, opening)
+        return self._read_all(cursor, opening)
 
-    def _whole(self, cursor: Generator[tuple[bytes, bytes]], opening: object) -> Iterator[tuple[bytes, bytes]]:
+    def _read_all(self, cursor: Generator[tuple[bytes, bytes]], opening: object) -> Iterator[tuple[bytes, bytes]]:
         yield from cursor
         if self._closed or self._opening is not opening:
             # Another thread has ended the cursor, and there may have been more.

@@ -160,15 +160,15 @@ class DiskStore:
 
     def table(self, state_id: int) -> ChunkedTable | None:
         """See `LocalStore.table`."""
-        found = self._tables.get(state_id)
-        if found is None:
+        table = self._tables.get(state_id)
+        if table is None:
             from keyed.stores.disk_tables import ChunkCache, DiskTable
 
             self._chunks = self._chunks or ChunkCache()
-            found = DiskTable.open(self._database, self._chunks, state_id)
-            if found is not None:
-                self._tables[state_id] = found
-        return found
+            table = DiskTable.open(self._database, self._chunks, state_id)
+            if table is not None:
+                self._tables[state_id] = table
+        return table
 
     def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
         """See `LocalStore.apply`. When it raises, the store is as before."""
@@ -249,11 +249,11 @@ class DiskStore:
         rest = iter(changes.items())
         while part := list(islice(rest, _LOOK_UPS)):
             unknown = [key for key, _ in part if key not in known]
-            found = dict(zip(unknown, self._database.look_up(unknown), strict=True)) if unknown else {}
+            stored = dict(zip(unknown, self._database.look_up(unknown), strict=True)) if unknown else {}
             for key, (prefix, sub, value) in part:
                 kind = prefix[0]
-                if key in found:
-                    raw = found[key]
+                if key in stored:
+                    raw = stored[key]
                     old = None if raw is None else raw[4:12]
                 else:
                     raw = known[key]

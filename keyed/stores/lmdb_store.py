@@ -161,10 +161,10 @@ class LmdbDatabase:
 
     def _file(self) -> tuple[int, int] | None:
         try:
-            found = (self.path / _FILE).stat()
+            status = (self.path / _FILE).stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def is_there(self) -> bool:
         """Return true if the environment is open, and its file is still the one that was opened."""
@@ -172,21 +172,21 @@ class LmdbDatabase:
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
         """Return the exception for a vendor error; raise it from ``error``."""
-        said = str(error)
-        if _SHORT in said:
+        message = str(error)
+        if _SHORT in message:
             # LMDB reports a write of which the disk takes only a part, because it is full, as this error.
             try:
                 check_room(self.path.parent)
             except OSError as refused:
-                said = str(refused)
-        return LocalStoreError(f"{self.path} {what}: {explained(said)}")
+                message = str(refused)
+        return LocalStoreError(f"{self.path} {what}: {explained(message)}")
 
     def snapshot(self) -> Any:
         """Return the transaction that reads: that of the writer, or a snapshot, which is taken if there is none."""
-        found = self._writing or self._reading
-        if found is None:
-            found = self._reading = self._begin(write=False)
-        return found
+        transaction = self._writing or self._reading
+        if transaction is None:
+            transaction = self._reading = self._begin(write=False)
+        return transaction
 
     def _begin(self, *, write: bool) -> lmdb.Transaction:
         import lmdb
@@ -223,7 +223,7 @@ class LmdbDatabase:
         value: bytes = stored[8:]
         if self._digest(value, self._seed(at)) != stored[:8]:
             raise self._damaged()
-        return value if at is key else self._whole(value)[1]
+        return value if at is key else self._split_stored(value)[1]
 
     def _damaged(self) -> LocalStoreError:
         return LocalStoreError(f"{self.path} is damaged: the checksum of an entry does not match")
@@ -232,7 +232,7 @@ class LmdbDatabase:
         """Return the value of a key, or the values of a list of keys."""
         return self.get(key) if isinstance(key, bytes) else [self.get(each) for each in key]
 
-    def _whole(self, stored: bytes) -> tuple[bytes, bytes]:
+    def _split_stored(self, stored: bytes) -> tuple[bytes, bytes]:
         end = 4 + int.from_bytes(stored[:4], "big")
         return stored[4:end], stored[end:]
 
@@ -264,7 +264,7 @@ class LmdbDatabase:
                 break
             if len(key) > _LONG:
                 beginning = key[:_LONG]
-                whole = self._whole(value)
+                whole = self._split_stored(value)
                 if first <= whole[0] < end:
                     together.append(whole)
             elif key >= first:

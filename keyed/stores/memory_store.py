@@ -106,10 +106,10 @@ class _TimeIndex:
         heap = self.heap
         size = len(heap)
         frontier = [(heap[0], 0)] if heap and heap[0] <= limit else []
-        taken = 0
-        while frontier and taken < _ONE_BY_ONE:
+        position = 0
+        while frontier and position < _ONE_BY_ONE:
             time, at = heappop(frontier)
-            taken += 1
+            position += 1
             yield time
             for child in (2 * at + 1, 2 * at + 2):
                 if child < size and heap[child] <= limit:
@@ -182,17 +182,17 @@ class MemoryStore:
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See `LocalStore.scan`."""
         held = self._nested.get(prefix)
-        found: Iterator[tuple[bytes, bytes]]
+        entries: Iterator[tuple[bytes, bytes]]
         if held is None:
-            found = iter(())
+            entries = iter(())
         elif isinstance(held, dict):
-            found = held.scan(start)
+            entries = held.scan(start)
         else:
-            found = iter((held,) if held[0] >= start else ())
+            entries = iter((held,) if held[0] >= start else ())
         value = self._values.get(prefix)
         if value is None or start:
-            return found
-        return iter([(b"", value), *found])
+            return entries
+        return iter([(b"", value), *entries])
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """See `LocalStore.due`."""

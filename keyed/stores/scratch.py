@@ -63,8 +63,8 @@ class ScratchFolder:
 
 def _sweep(parent: Path) -> None:
     """Remove the folders of killed programs of this user."""
-    with suppress(OSError), os.scandir(parent) as found:
-        for folder in [each for each in found if each.name.startswith(_PREFIXES)]:
+    with suppress(OSError), os.scandir(parent) as entries:
+        for folder in [each for each in entries if each.name.startswith(_PREFIXES)]:
             with suppress(OSError):
                 if folder.stat(follow_symlinks=False).st_uid == os.getuid():
                     _remove_if_left(Path(folder))

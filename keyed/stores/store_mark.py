@@ -104,11 +104,11 @@ class StoreMark:
         Raises:
             LocalStoreError: Something else has changed it.
         """
-        if self._found() == self._status:
+        if self._read_status() == self._status:
             return
         # Another process of keyed may have written it.
         self._read()
-        if self._found() != self._status:
+        if self._read_status() != self._status:
             raise LocalStoreError(f"{self._folder} is damaged: something else has changed {self._file.name}")
 
     def written(self) -> None:
@@ -118,7 +118,7 @@ class StoreMark:
                 self._watched = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
             now = time.time_ns() // _MILLISECOND * _MILLISECOND + _random.randrange(_MILLISECOND)
             os.utime(self._watched, ns=(now, now))
-            self._status = self._found()
+            self._status = self._read_status()
         except OSError as error:
             raise LocalStoreError(f"{self._folder} cannot be written: {explained(str(error))}") from error
         self._write(self._unended)
@@ -157,14 +157,14 @@ class StoreMark:
             with suppress(OSError):
                 fcntl.flock(self._mark, fcntl.LOCK_UN)
 
-    def _found(self) -> _Status:
+    def _read_status(self) -> _Status:
         try:
-            found = os.fstat(self._watched) if self._watched >= 0 else self._file.stat()
+            status = os.fstat(self._watched) if self._watched >= 0 else self._file.stat()
         except FileNotFoundError:
             return _NO_FILE
         except OSError as error:
             raise LocalStoreError(f"{self._folder} cannot be read: {error}") from error
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def _read(self) -> None:
         try:

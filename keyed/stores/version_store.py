@@ -289,17 +289,17 @@ class VersionStore:
         Raises:
             LocalStoreError: The store is damaged.
         """
-        found = self._batches.get(commit)
-        if found is None:
+        batch = self._batches.get(commit)
+        if batch is None:
             record = self._database.look_up(b"C" + _pack(commit))
             where = f"{self._database.path}, commit {commit}"
             if record is None:
                 raise LocalStoreError(f"{where}: its record is missing")
-            found = _decoded(record, where)
+            batch = _decoded(record, where)
             if len(self._batches) >= 64:
                 self._batches.clear()
-            self._batches[commit] = found
-        return found
+            self._batches[commit] = batch
+        return batch
 
     def get(self, address: bytes, commit: int) -> bytes | None:
         """Return the value at an address (prefix and sub) as of a commit."""
@@ -307,19 +307,19 @@ class VersionStore:
 
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
         """Return the values at addresses, in their order."""
-        found: dict[bytes, bytes | None] = {}
+        values: dict[bytes, bytes | None] = {}
         number_of, size = _NUMBER.unpack_from, _HEAD.size
         # Neighbours are in one block, which is then read only once.
-        wanted = sorted(set(addresses))
-        for start in range(0, len(wanted), _AT_A_TIME):
-            part = wanted[start : start + _AT_A_TIME]
+        ordered = sorted(set(addresses))
+        for start in range(0, len(ordered), _AT_A_TIME):
+            part = ordered[start : start + _AT_A_TIME]
             records = self._database.look_up([b"L" + address for address in part])
             for address, record in zip(part, records, strict=True):
                 if record is None or number_of(record)[0] > commit:
-                    found[address] = self._value(address, record, commit)
+                    values[address] = self._value(address, record, commit)
                 else:
-                    found[address] = record[size:] if len(record) >= size else None
-        return [found[address] for address in addresses]
+                    values[address] = record[size:] if len(record) >= size else None
+        return [values[address] for address in addresses]
 
     def scan(
         self, first: bytes, end: bytes, commit: int, *, reverse: bool = False
@@ -394,10 +394,10 @@ class VersionStore:
 
     def changed(self, commit: int, first: bytes, end: bytes) -> list[bytes]:
         """Return the addresses from ``first`` to before ``end`` that a commit changed, in order; not for the oldest."""
-        found: set[bytes] = set()
+        addresses: set[bytes] = set()
         for _, record in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
-            found.update(address for address in _decode_addresses(record) if first <= address < end)
-        return sorted(found)
+            addresses.update(address for address in _decode_addresses(record) if first <= address < end)
+        return sorted(addresses)
 
     def _value(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
         """Return the value at an address as of a commit; ``latest`` is the record of its latest version."""
@@ -500,12 +500,12 @@ class VersionStore:
             batch = _new_batch()
             for address in _decode_addresses(record):
                 batch.delete(self._head(address) + inverted)
-                found = next(self._versions_of(address, extent.newest), None)
-                if found is None:
+                newest = next(self._versions_of(address, extent.newest), None)
+                if newest is None:
                     batch.delete(b"L" + address)
                 else:
-                    commit = _LAST - _NUMBER.unpack_from(found[0], len(found[0]) - 8)[0]
-                    batch[b"L" + address] = _pack(commit) + found[1]
+                    commit = _LAST - _NUMBER.unpack_from(newest[0], len(newest[0]) - 8)[0]
+                    batch[b"L" + address] = _pack(commit) + newest[1]
             batch.delete(key)
             self._database.write(batch)
         self._parts = 0

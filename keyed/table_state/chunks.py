@@ -46,21 +46,21 @@ class Sorted:
         """
         places = np.searchsorted(self.hashes, hashes)
         places[places == len(self.hashes)] = 0
-        found = np.full(len(hashes), -1)
+        positions = np.full(len(hashes), -1)
         hits = np.flatnonzero(self.hashes[places] == hashes) if len(self.hashes) else places[:0]
         if not len(hits):
-            return found
+            return positions
         mine = self.table.select(keys.column_names).take(places[hits])
         same = _same_rows(mine, keys.take(hits) if len(hits) < len(hashes) else keys)
-        found[hits[same]] = places[hits[same]]
+        positions[hits[same]] = places[hits[same]]
         for hit in hits[~same].tolist():
             # Another key has this hash; the requested one may follow it.
             key = keys.slice(hit, 1)
             end = int(np.searchsorted(self.hashes, hashes[hit], side="right"))
             for place in range(int(places[hit]) + 1, end):
                 if _same_rows(self.table.select(keys.column_names).slice(place, 1), key)[0]:
-                    found[hit] = place
-        return found
+                    positions[hit] = place
+        return positions
 
 
 def in_hash_order(table: pa.Table, keys: Sequence[str]) -> Sorted:
@@ -156,7 +156,7 @@ class ChunkedTable:
 
     def find(self, wanted: Sorted) -> Positions:
         """Return the position of each key, −1 where it is not there."""
-        found = np.full(len(wanted.hashes), -1)
+        positions = np.full(len(wanted.hashes), -1)
         for start, chunk in self.chunks:
             first = int(np.searchsorted(wanted.hashes, chunk.low))
             last = int(np.searchsorted(wanted.hashes, chunk.high, side="right"))
@@ -167,8 +167,8 @@ class ChunkedTable:
             if chunk.dead is not None:
                 rows[(rows >= 0) & chunk.dead[rows]] = -1
             hits = np.flatnonzero(rows >= 0)
-            found[first + hits] = start + rows[hits]
-        return found
+            positions[first + hits] = start + rows[hits]
+        return positions
 
     def at(self, positions: Positions) -> pa.Table | None:
         """Return the rows at positions, in that order; ``None`` if there are no positions."""
@@ -213,19 +213,19 @@ class ChunkedTable:
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
         """Return the existing rows of some keys, each once; ``None`` if there are none."""
-        found = self.find(in_hash_order(keys, self.keys))
-        return self.at(np.unique(found[found >= 0]))
+        positions = self.find(in_hash_order(keys, self.keys))
+        return self.at(np.unique(positions[positions >= 0]))
 
     def live(self, rows: pa.Table) -> Positions:
         """Return the positions of those rows that exist unchanged."""
-        wanted = in_hash_order(rows, self.keys)
-        found = self.find(wanted)
-        hits = np.flatnonzero(found >= 0)
-        here = self.at(found[hits])
+        ordered = in_hash_order(rows, self.keys)
+        positions = self.find(ordered)
+        hits = np.flatnonzero(positions >= 0)
+        here = self.at(positions[hits])
         if here is None:
             return hits
-        same = row_hashes(here) == row_hashes(wanted.table.take(hits))
-        live: Positions = found[hits[same]]
+        same = row_hashes(here) == row_hashes(ordered.table.take(hits))
+        live: Positions = positions[hits[same]]
         return live
 
     # Writing ----------------------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ class Layout:
         """Return stored rows with all columns in their order; those that were added since are null."""
         if table.schema.equals(self.schema):
             return table
-        found = set(table.column_names)
+        names = set(table.column_names)
         columns = [
-            table.column(field.name) if field.name in found else pa.nulls(table.num_rows, field.type)
+            table.column(field.name) if field.name in names else pa.nulls(table.num_rows, field.type)
             for field in self.schema
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)

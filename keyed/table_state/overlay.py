@@ -62,9 +62,9 @@ class Overlay:
         stored, fresh = self._find(keys)
         rows, places = [], []
         at: Any
-        for found, at in ((stored, self._at), (fresh, self._fresh.take)):
-            hits = np.flatnonzero(found >= 0)
-            rows.append(at(found[hits]))
+        for positions, at in ((stored, self._at), (fresh, self._fresh.take)):
+            hits = np.flatnonzero(positions >= 0)
+            rows.append(at(positions[hits]))
             places.append(hits)
         order: Any = np.argsort(np.concatenate(places), kind="stable")
         return pa.concat_tables(rows).take(order)
@@ -106,13 +106,13 @@ class Overlay:
         """Remove the rows for which a predicate holds, and return them."""
         positions, table = self._select(predicate)
         mask = self._mask(predicate)
-        taken = pa.concat_tables([table, self._fresh.filter(mask)])
+        rows = pa.concat_tables([table, self._fresh.filter(mask)])
         ranges = None if isinstance(predicate, pc.Expression) else tuple(predicate or ())
         self._set_status(positions, _REMOVED if ranges is None else _IN_RANGE)
         self._remove_fresh(mask, ranges)
         if ranges is not None and len(positions):
             self._ranges.append(ranges)
-        return taken
+        return rows
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class Overlay:
             return self._select(None)
         keys = list(self._layout.keys)
         distinct = delta.select(keys).group_by(keys, use_threads=False).aggregate([])
-        found, _ = self._find(distinct, fresh=False)
-        found = found[found >= 0]
-        return found, self._at(found)
+        positions, _ = self._find(distinct, fresh=False)
+        positions = positions[positions >= 0]
+        return positions, self._at(positions)
 
     def _select(self, predicate: Sequence[Range] | pc.Expression | None) -> tuple[Positions, pa.Table]:
         """Return the stored rows for which a predicate holds, with their positions."""
@@ -149,14 +149,14 @@ class Overlay:
         names = self._layout.keys
         hashes = row_hashes(keys, names)
         order = np.argsort(hashes, kind="stable")
-        wanted = Sorted(hashes[order], keys.select(names).take(order))
+        ordered = Sorted(hashes[order], keys.select(names).take(order))
         stored, new = np.full(len(order), -1), np.full(len(order), -1)
-        found = self._stored.find(wanted)
+        positions = self._stored.find(ordered)
         if len(self._status):
-            found[(found >= 0) & (self._status[found] != _AS_IT_WAS)] = -1
-        stored[order] = found
+            positions[(positions >= 0) & (self._status[positions] != _AS_IT_WAS)] = -1
+        stored[order] = positions
         if fresh:
-            new[order] = self._in_hash_order().find(wanted.hashes, wanted.table)
+            new[order] = self._in_hash_order().find(ordered.hashes, ordered.table)
         return stored, new
 
     def _in_hash_order(self) -> Sorted:

@@ -156,13 +156,13 @@ def mask_of(predicate: Sequence[Range] | pc.Expression, table: pa.Table) -> Mask
 
 def bounds_of(table: pa.Table) -> dict[str, tuple[int, int]]:
     """Return the least and the greatest integer of each range column that has one."""
-    found = {}
+    bounds = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if _is_range_type(column.type):
             ends: Any = pc.min_max(_integers(column)).as_py()
             if ends["min"] is not None:
-                found[name] = (ends["min"], ends["max"])
-    return found
+                bounds[name] = (ends["min"], ends["max"])
+    return bounds
 
 
 def meets(ranges: Sequence[Range], bounds: Mapping[str, tuple[int, int]]) -> bool:

@@ -184,11 +184,11 @@ class EntryReader(EntryDecoder):
             raise EncodingError(
                 f"the {self.schema} holds a list of {len(items)} items, which is not a whole number of rows"
             )
-        found = {
+        entries = {
             encode_key((items[at],)): due + self._encode_row(items[at + 1 : at + width])
             for at in range(0, len(items), width)
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(entries.items()))
 
     def head_of(self, address: bytes) -> bytes:
         """Return the common prefix of the addresses of an address's key; a partial address is returned unchanged."""

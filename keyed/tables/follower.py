@@ -350,9 +350,9 @@ class Follower:
                 return Lag(0, 0.0)
             extent = self._store.extent
             at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
-            found = [_behind(reader, at) for reader in self._lagging.readers]
-            behind = [each for each in found if each is not None]
-            if at and len(behind) < len(found):
+            lags = [_behind(reader, at) for reader in self._lagging.readers]
+            behind = [each for each in lags if each is not None]
+            if at and len(behind) < len(lags):
                 self._check_unwritten()
         return Lag(
             sum(records for records, _ in behind), max((milliseconds for _, milliseconds in behind), default=0) / 1000
@@ -613,13 +613,13 @@ def _is_behind(new: Extent | None, old: Extent | None) -> bool:
 
 def shown_groups(groups: Iterable[int]) -> str:
     """Return key groups as text, such as ``0-3, 7``."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for group in sorted(groups):
-        if found and found[-1][1] == group - 1:
-            found[-1][1] = group
+        if ranges and ranges[-1][1] == group - 1:
+            ranges[-1][1] = group
         else:
-            found.append([group, group])
-    return ", ".join(f"{first}-{last}" if first < last else str(first) for first, last in found)
+            ranges.append([group, group])
+    return ", ".join(f"{first}-{last}" if first < last else str(first) for first, last in ranges)
 
 
 def _check_groups(store: VersionStore, groups: tuple[int, ...] | None) -> None:
@@ -638,9 +638,9 @@ def _check_groups(store: VersionStore, groups: tuple[int, ...] | None) -> None:
         return
     if there != groups:
         has = "all key groups" if there is None else f"key groups {shown_groups(there)}"
-        wanted = "all" if groups is None else shown_groups(groups)
+        text = "all" if groups is None else shown_groups(groups)
         raise DefinitionError(
-            f"groups=: the tables in {store.path} have {has} of operator {store.path.name!r}, and not {wanted}; give "
+            f"groups=: the tables in {store.path} have {has} of operator {store.path.name!r}, and not {text}; give "
             "another folder"
         )
 

@@ -105,9 +105,9 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
         return _row_of(text, schema, parameter)
     if schema.kind != "window":
         return key_of(text, _completed(example, schema.key), parameter)
-    given = _parse_parameter(text, parameter)
+    parsed = _parse_parameter(text, parameter)
     try:
-        parts = given if isinstance(given, tuple) else (given,)
+        parts = parsed if isinstance(parsed, tuple) else (parsed,)
         return tuple(part if type(part) is int else _time(part) for part in parts)
     except (TypeError, ValueError) as error:
         raise DefinitionError(
@@ -143,7 +143,7 @@ def _example_of(type_: pa.DataType) -> Any:
     import pyarrow as pa
 
     types = pa.types
-    found = (
+    examples = (
         (types.is_string, "str"),
         (types.is_large_string, "str"),
         (types.is_binary, "bytes"),
@@ -155,7 +155,7 @@ def _example_of(type_: pa.DataType) -> Any:
         (types.is_time, "time"),
         (types.is_duration, "timedelta"),
     )
-    return next((_EXAMPLES[name] for is_type, name in found if is_type(type_)), None)
+    return next((_EXAMPLES[name] for is_type, name in examples if is_type(type_)), None)
 
 
 def window_row(schema: StateSchema, entry: Entry) -> dict[str, Any]:
@@ -183,12 +183,12 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
         return None
     if example is None or isinstance(example, str):
         return text
-    given = _parse_parameter(text, parameter)
-    if not isinstance(given, str) and not isinstance(example, bool | int | float | tuple):
+    parsed = _parse_parameter(text, parameter)
+    if not isinstance(parsed, str) and not isinstance(example, bool | int | float | tuple):
         # Base64 or a decimal that JSON would parse as a number.
-        given = text
+        parsed = text
     try:
-        return _converted(given, example)
+        return _converted(parsed, example)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         kind = type(example).__name__
         raise DefinitionError(
@@ -233,24 +233,24 @@ def _leaf_of(text: str) -> Any:
         return text
 
 
-def _tuples(given: Any) -> Any:
-    return tuple(map(_tuples, given)) if isinstance(given, list) else given
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def bounds_of(given: Mapping[str, str | None], example: Any, dashes: str = "") -> dict[str, Any]:
+def bounds_of(parameters: Mapping[str, str | None], example: Any, dashes: str = "") -> dict[str, Any]:
     """Return the keyword arguments of `StateTable.scan` that select entries, from a request.
 
     Args:
-        given: Texts by the name of the parameter, ``key``, ``prefix``, ``from``, ``to`` and ``windows``.
+        parameters: Texts by the name of the parameter, ``key``, ``prefix``, ``from``, ``to`` and ``windows``.
         example: As in `key_of`.
         dashes: Prefix of the names in messages.
 
     Raises:
         DefinitionError: One is not a key of this type, or ``windows`` is not two times.
     """
-    keys = {name: text for name in ("key", "prefix", "from", "to") if (text := given.get(name)) is not None}
+    keys = {name: text for name in ("key", "prefix", "from", "to") if (text := parameters.get(name)) is not None}
     bounds = {f"{name}_" if name == "from" else name: key_of(keys[name], example, dashes + name) for name in keys}
-    windows = given.get("windows")
+    windows = parameters.get("windows")
     return bounds if windows is None else bounds | {"windows": windows_of(windows)}
 
 
@@ -268,15 +268,15 @@ def batch_or_time(text: str | None, parameter: str) -> int | dt.datetime | None:
         ) from error
 
 
-def _converted(given: Any, example: Any) -> Any:
+def _converted(value: Any, example: Any) -> Any:
     if isinstance(example, tuple):
-        if not isinstance(given, tuple):
+        if not isinstance(value, tuple):
             # The only further key column of a table.
-            given = (given,) if len(example) == 1 else None
-        if given is None or len(given) > len(example):
+            value = (value,) if len(example) == 1 else None
+        if value is None or len(value) > len(example):
             raise ValueError("not a list of the parts")
-        return tuple(None if part is None else _converted(part, of) for part, of in zip(given, example, strict=False))
+        return tuple(None if part is None else _converted(part, of) for part, of in zip(value, example, strict=False))
     if example is None:
-        return given
+        return value
     kind: Any = Decimal if isinstance(example, Decimal) else type(example)
-    return msgspec.convert(given, kind, strict=isinstance(given, bool) or kind is str)
+    return msgspec.convert(value, kind, strict=isinstance(value, bool) or kind is str)

@@ -231,10 +231,10 @@ class OperatorTableEntries(StoredEntries):
         end = prefix if start is None else prefix + encode_key((start + 1,))
         bounds = self._reader.range_of(head, prefix + sub, end)
         rows = self._rows(at, list(source.scan(*bounds, reverse=False)))
-        found = rows.get(sub)
-        if found is None and sub:
+        row = rows.get(sub)
+        if row is None and sub:
             return next((value for each, value in rows.items() if each.startswith(sub[:-1])), None)
-        return found
+        return row
 
     def _changes_of(self, prefix: bytes, sub: bytes) -> Iterator[int]:
         """Yield the commits that may have changed a row, in no order."""

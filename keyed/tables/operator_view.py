@@ -232,31 +232,31 @@ class RecentChanges:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[VersionStore, int, str], tuple[ChangedEntries, int]] = OrderedDict()
+        self._cached: OrderedDict[tuple[VersionStore, int, str], tuple[ChangedEntries, int]] = OrderedDict()
         self._large: WeakValueDictionary[tuple[VersionStore, int, str], ChangedEntries] = WeakValueDictionary()
         self._bytes = 0
 
     def get(self, store: VersionStore, commit: int, state: str) -> ChangedEntries | None:
         """Return the changes of a commit of a store in a state, if they are cached."""
         with self._lock:
-            found = self._found.get((store, commit, state))
-            if found is None:
+            changes = self._cached.get((store, commit, state))
+            if changes is None:
                 return self._large.get((store, commit, state))
-            self._found.move_to_end((store, commit, state))
-            return found[0]
+            self._cached.move_to_end((store, commit, state))
+            return changes[0]
 
     def put(self, store: VersionStore, commit: int, state: str, changes: ChangedEntries, size: int) -> None:
         """Cache the changes of a commit, of ``size`` bytes."""
         with self._lock:
-            before = self._found.pop((store, commit, state), None)
+            before = self._cached.pop((store, commit, state), None)
             self._bytes -= before[1] if before is not None else 0
             if size <= self._limit:
-                self._found[store, commit, state] = changes, size
+                self._cached[store, commit, state] = changes, size
                 self._bytes += size
             else:
                 self._large[store, commit, state] = changes
             while self._bytes > self._limit:
-                self._bytes -= self._found.popitem(last=False)[1][1]
+                self._bytes -= self._cached.popitem(last=False)[1][1]
 
 
 class View:
@@ -406,17 +406,17 @@ class View:
     def changes(self, state: str) -> ChangedEntries:
         """Return the changes of the batch in a state, by address. All subscribers of the state share the list."""
         number = self.at.commit
-        found = self.operator.changes.get(self.store, number, state)
-        if found is None:
+        changes = self.operator.changes.get(self.store, number, state)
+        if changes is None:
             reader = self.reader(state)
-            found, size = ChangedEntries(), _CHANGE_BYTES
+            changes, size = ChangedEntries(), _CHANGE_BYTES
             for prefix, sub, old, new in self.stored_changes(reader):
                 entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
                 values = len(old or b"") + len(new or b"")
-                found.append(Changed(prefix + sub, entry, before, new is None, values))
+                changes.append(Changed(prefix + sub, entry, before, new is None, values))
                 size += _CHANGE_BYTES + len(prefix) + len(sub) + values
-            self.operator.changes.put(self.store, number, state, found, size)
-        return found
+            self.operator.changes.put(self.store, number, state, changes, size)
+        return changes
 
     def stored_changes(self, reader: EntryReader) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
         """Yield the (prefix, sub, value before, value after) of the entries that the batch changed, by address."""
@@ -437,12 +437,12 @@ class View:
 
     def version(self, reader: EntryReader, prefix: bytes, as_of: int | None) -> VersionedRecord[Any] | None:
         """Return the result that `VersionedState.get` would have."""
-        found = self.versions(reader, prefix)
+        versions = self.versions(reader, prefix)
         if as_of is None:
-            newest = next(found, None)
+            newest = next(versions, None)
             return newest if newest is None or newest.valid_to is None else None
         assert reader.schema.ttl is not None
-        record = next((record for record in found if record.timestamp <= as_of), None)
+        record = next((record for record in versions if record.timestamp <= as_of), None)
         if record is None or record.valid_to is None:
             return record
         older = as_of + reader.schema.ttl["milliseconds"] <= self.at.watermark

@@ -125,8 +125,8 @@ def _literal(literal: dict[int, list[Any]]) -> Any:
 
 
 def _number(fields: dict[int, list[Any]], number: int) -> int:
-    found = fields.get(number)
-    return int(found[0]) if found else 0
+    field = fields.get(number)
+    return int(field[0]) if field else 0
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:

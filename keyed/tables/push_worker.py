@@ -46,8 +46,8 @@ def described(table: StateTable) -> dict[str, Any]:
 
 def packed(changes: Iterable[Change]) -> str:
     """Return changes for a request: values of classes as dictionaries of their fields."""
-    found = [_plain([each.key, each.entry, None if each.removed else each.new, each.old]) for each in changes]
-    return b64encode(encode_tagged(found)).decode()
+    rows = [_plain([each.key, each.entry, None if each.removed else each.new, each.old]) for each in changes]
+    return b64encode(encode_tagged(rows)).decode()
 
 
 def _plain(value: Any) -> Any:
@@ -74,20 +74,20 @@ def _checked(text: bytes) -> Any:
     return push_queries.checked_query(query, parameters, tables, describe)
 
 
-def _answered(asked: dict[str, Any]) -> bytes:
-    query = _checked(msgspec.json.encode([asked["query"], asked["parameters"], asked["tables"]]))
-    if asked["changes"] is None:
+def _answered(request: dict[str, Any]) -> bytes:
+    query = _checked(msgspec.json.encode([request["query"], request["parameters"], request["tables"]]))
+    if request["changes"] is None:
         return as_json({"table": query.table, "columns": query.columns, "limit": query.limit})
     rows: list[list[Any]] = []
     size = 0
-    changes: list[list[Any]] = decode_tagged(b64decode(asked["changes"]))
+    changes: list[list[Any]] = decode_tagged(b64decode(request["changes"]))
     after, bad = query.rows([(key, entry, new) for key, entry, new, _ in changes])
     before, _ = query.rows([(key, entry, old) for key, entry, _, old in changes])
     for both in zip(after, before, strict=True):
         row = [msgspec.Raw(as_json(each)) for each in both]
         size += sum(map(len, row))
-        if size > asked["bytes"]:
-            return error_line("QueryFailed", f"sql: the rows have more than {asked['bytes']} bytes; select less")
+        if size > request["bytes"]:
+            return error_line("QueryFailed", f"sql: the rows have more than {request['bytes']} bytes; select less")
         rows.append(row)
     return as_json({"rows": rows, "bad": bad})
 

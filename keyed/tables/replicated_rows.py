@@ -79,35 +79,35 @@ class ReplicatedRows:
     def _columns_of(self, shown: Columns) -> list[_Column]:
         reader, kind, keys = self._reader, self._kind, len(shown.key_names)
         self.are_types_known = shown.has_rows
-        found = [
+        columns = [
             _Column(field.name, field.type, make, is_key=False)
             for field, make in zip(shown.schema, shown.makers, strict=True)
         ]
         if reader.clock is not None and kind != "versioned":
-            found.pop()
+            columns.pop()
         is_operators = isinstance(reader, OperatorTableReader)
         has_namespace = kind not in ("broadcast", "table") and not is_operators
         if kind == "table":
             keys = len(reader.schema.key)
         elif isinstance(reader, OperatorTableReader):
             undeclared = {name for name, type_ in reader.rows_of.columns if type_ is None}
-            results = len(found) - len(reader.rows_of.columns)
+            results = len(columns) - len(reader.rows_of.columns)
             for place, (name, _) in enumerate(reader.rows_of.columns, results):
                 if name in undeclared:
-                    found[place] = attrs.evolve(found[place], type=None, make=_result(name))
+                    columns[place] = attrs.evolve(columns[place], type=None, make=_result(name))
             keys += len(reader.rows_of.bounds)
         if has_namespace:
-            namespace = found.pop(keys)
+            namespace = columns.pop(keys)
             if kind == "list":
                 items = {"kind": "list", "items": reader.schema.value}
                 value = _Column("value", shown_type(items), _value_of(converter_of(items)), is_key=False)
-                names = {column.name.lower() for column in found[:keys]}
-                found[keys:] = [value if "value" not in names else attrs.evolve(value, name="value_value")]
+                names = {column.name.lower() for column in columns[:keys]}
+                columns[keys:] = [value if "value" not in names else attrs.evolve(value, name="value_value")]
             if self._namespaces:
-                found.insert(keys, attrs.evolve(namespace, make=_or_null(namespace.make)))
+                columns.insert(keys, attrs.evolve(namespace, make=_or_null(namespace.make)))
                 keys += 1
         keys += kind in ("versioned", *MAPS) or reader.schema.rows is not None
-        return [attrs.evolve(column, is_key=place < keys) for place, column in enumerate(found)]
+        return [attrs.evolve(column, is_key=place < keys) for place, column in enumerate(columns)]
 
     @property
     def columns(self) -> dict[str, pa.DataType | None]:
@@ -131,15 +131,15 @@ class ReplicatedRows:
         Raises:
             DefinitionError: A column has no declared type.
         """
-        found: list[pa.Field[Any]] = []
+        fields: list[pa.Field[Any]] = []
         for column in self._columns:
             if column.type is None or pa.types.is_null(column.type):
                 raise DefinitionError(
                     f"table {self._table!r}: the type of column {column.name!r} is not declared, and this format has "
                     "the types of all columns; declare the result type of the aggregate, or use Json()"
                 )
-            found.append(pa.field(column.name, column.type))
-        return pa.schema(found)
+            fields.append(pa.field(column.name, column.type))
+        return pa.schema(fields)
 
     def stored_schema(self) -> pa.Schema:
         """Return the columns with times in microseconds, as tables have them."""
@@ -156,10 +156,10 @@ class ReplicatedRows:
         reader = self._reader
         stored = view.scan(reader, *reader.range)
         if self._kind not in ("list", "versioned"):
-            yield from (self._checked(reader.entry(*found)) for found in stored)
+            yield from (self._checked(reader.entry(*group)) for group in stored)
             return
-        for _, found in groupby(stored, itemgetter(0)):
-            yield from self._together(reader.entry(*each) for each in found)
+        for _, group in groupby(stored, itemgetter(0)):
+            yield from self._together(reader.entry(*each) for each in group)
 
     def changes(self, view: View) -> tuple[list[Entry], list[Entry]]:
         """Return the rows that a batch changed or added, and those that it removed, each once."""
@@ -176,8 +176,8 @@ class ReplicatedRows:
             for prefix, sub, _, new in changes:
                 yield self._checked(reader.entry(prefix, sub, new)), new is None
             return
-        for prefix, found in groupby(changes, itemgetter(0)):
-            subs = [sub for _, sub, _, _ in found]
+        for prefix, group in groupby(changes, itemgetter(0)):
+            subs = [sub for _, sub, _, _ in group]
             stored = view.scan(reader, prefix, successor(prefix))
             there = list(self._together(reader.entry(*each) for each in stored))
             if self._kind == "list":
@@ -220,11 +220,11 @@ class ReplicatedRows:
 
     def _together(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return the rows of one key and namespace of a list or of versions."""
-        found = [self._checked(entry) for entry in entries]
+        rows = [self._checked(entry) for entry in entries]
         if self._kind == "versioned":
-            yield from with_validity(iter(found))
-        elif found:
-            yield attrs.evolve(found[0], entry=None, value=[entry.value for entry in found])
+            yield from with_validity(iter(rows))
+        elif rows:
+            yield attrs.evolve(rows[0], entry=None, value=[entry.value for entry in rows])
 
     def _checked(self, entry: Entry) -> Entry:
         if entry.namespace is not None and not self._namespaces:

@@ -66,8 +66,8 @@ class _Connection:
                     self._cursor.register(name, dataset)
                     self._datasets[name] = dataset
         try:
-            found: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
-            return found
+            result: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
+            return result
         finally:
             for dataset in self._datasets.values():
                 dataset.end_scans()

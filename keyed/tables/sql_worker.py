@@ -133,37 +133,37 @@ def _main() -> None:
         with suppress(KeyedError):
             opened()
             run_sql({}, "select 1")
-        answer_lines(lambda asked: _answered(opened(), asked), seconds)
+        answer_lines(lambda request: _answered(opened(), request), seconds)
 
 
-def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
+def _answered(tables: StateTables, request: dict[str, Any]) -> bytes:
     tables.poll()
-    with tables.snapshot(_as_of(asked["as_of"])) as snapshot:
-        names = [name for name in snapshot if asked["names"] is None or name in asked["names"]]
-        files, share = asked.get("files", {}), asked.get("share", False)
+    with tables.snapshot(_as_of(request["as_of"])) as snapshot:
+        names = [name for name in snapshot if request["names"] is None or name in request["names"]]
+        files, share = request.get("files", {}), request.get("share", False)
         shown = snapshot.share if share or files else snapshot
         named = {name: (shown if share or name in files else snapshot)[name] for name in names}
-        found = run_sql(named, asked["query"], asked["parameters"], files)
+        result = run_sql(named, request["query"], request["parameters"], files)
         # By position: two columns may have the same name.
-        columns = found.slice(0, asked["rows"]).columns
+        columns = result.slice(0, request["rows"]).columns
         operators = {snapshot[name].operator for name in names}
         answer = {
-            "columns": [{"name": field.name, "type": str(field.type)} for field in found.schema],
+            "columns": [{"name": field.name, "type": str(field.type)} for field in result.schema],
             "rows": list(zip(*(column.to_pylist() for column in columns), strict=True)),
-            "more": found.num_rows > asked["rows"],
+            "more": result.num_rows > request["rows"],
             "positions": {
                 operator: shown_position(
                     attrs.evolve(position, groups=None) if files else position,
-                    whole=asked["names"] is None and not files,
+                    whole=request["names"] is None and not files,
                 )
                 for operator, position in snapshot.positions.items()
-                if asked["names"] is None or operator in operators
+                if request["names"] is None or operator in operators
             },
         }
     written = as_json(answer)
-    if len(written) > asked["bytes"]:
+    if len(written) > request["bytes"]:
         return error_line(
-            "TooLarge", f"sql: the answer has more than {asked['bytes']} bytes; ask for fewer rows or columns"
+            "TooLarge", f"sql: the answer has more than {request['bytes']} bytes; ask for fewer rows or columns"
         )
     return written
 
@@ -173,8 +173,8 @@ def error_line(kind: str, message: str, **place: int) -> bytes:
     return as_json({"error": {"type": kind, "message": message, **place}})
 
 
-def _as_of(given: Any) -> Any:
-    return datetime.fromisoformat(given) if isinstance(given, str) else given
+def _as_of(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 if __name__ == "__main__":

@@ -282,27 +282,27 @@ class Columns:
         if reader.clock is not None and schema.kind != "versioned":
             add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
         # Names that differ only by case are equal in SQL.
-        taken = {name.lower() for name, _, _ in others}
+        other = {name.lower() for name, _, _ in others}
         self.key_names = names
         if schema.kind == "table":
             self.key_names = schema.key[: len(names)]
         elif len(named) == len(names):
-            self.key_names = [new if new.lower() not in taken else old for old, new in zip(names, named, strict=True)]
+            self.key_names = [new if new.lower() not in other else old for old, new in zip(names, named, strict=True)]
         self._keys = names
         fields: list[pa.Field[Any]] = []
         self.makers: list[Callable[[Entry], Any]] = []
         for name, type_, make in (*zip(self.key_names, self.key_types, makers, strict=True), *others):
-            taken = {field.name.lower() for field in fields}
-            fields.append(pa.field(name if name.lower() not in taken else f"value_{name}", type_))
+            other = {field.name.lower() for field in fields}
+            fields.append(pa.field(name if name.lower() not in other else f"value_{name}", type_))
             self.makers.append(make)
-        taken = {field.name.lower() for field in fields}
+        other = {field.name.lower() for field in fields}
         keys = zip(names, self.key_types, makers, strict=True) if has_key else ()
         nulls = [
             (name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
             for name in (beside if schema.kind == "table" else ())
         ]
         for name, type_, make in (*keys, *nulls):
-            if name not in taken:
+            if name not in other:
                 fields.append(pa.field(name, type_))
                 self.makers.append(make)
         self.schema = pa.schema(fields)

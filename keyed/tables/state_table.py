@@ -165,8 +165,8 @@ class StateTable:
     def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
         """Return the result of `get` with the position of the answer."""
         with self._view(as_of) as view:
-            value, found = self._value(view, key, entry, namespace)
-            return QueryResult(value, view.position, found)
+            value, stored = self._value(view, key, entry, namespace)
+            return QueryResult(value, view.position, stored)
 
     def _value(self, view: View, key: Any, entry: Any, namespace: Any) -> tuple[Any, bool]:
         """Return the value or entries, and whether there are any."""
@@ -184,12 +184,12 @@ class StateTable:
             if stored is None:
                 self._check_key(view, reader, key, entry=entry)
             return (None, False) if stored is None else (reader.value(stored), True)
-        found = list(view.scan(reader, prefix, successor(prefix)))
-        if not found:
+        entries = list(view.scan(reader, prefix, successor(prefix)))
+        if not entries:
             self._check_key(view, reader, key)
         if reader.schema.kind == "list":
-            return [reader.value(stored) for _, _, stored in found], bool(found)
-        return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}, bool(found)
+            return [reader.value(stored) for _, _, stored in entries], bool(entries)
+        return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in entries}, bool(entries)
 
     def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
         """Return `get` for each of several keys, in their order, from one batch.
@@ -484,18 +484,18 @@ class StateTable:
         if type(limit) is not int or limit < 1:
             raise DefinitionError(f"last_changes(limit={limit!r}): give a number from 1")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        found: list[Change] = []
+        changes: list[Change] = []
         with self._view(as_of) as view:
             self._check_all(view, view.reader(self.name), "last_changes")
             operator, number = view.operator, view.at.commit
         with suppress(HistoryCompacted):
-            while len(found) < limit and time.monotonic() < deadline:
+            while len(changes) < limit and time.monotonic() < deadline:
                 with operator.view(number) as view:
                     if not view.at.follows or number <= view.extent.oldest:
                         break
-                    found += changes_of(view, self.name, limit - len(found))
+                    changes += changes_of(view, self.name, limit - len(changes))
                 number -= 1
-        return found
+        return changes
 
     @property
     def oldest_batch(self) -> int:
@@ -551,8 +551,8 @@ class StateTable:
         used = [
             n for n, name in enumerate(names) if name in ("key", "value") or any(row[n] is not None for row in rows)
         ]
-        found = [[row[n] for n in used] for row in rows]
-        return html_table(repr(self), [names[n] for n in used], found, more=False)
+        cells = [[row[n] for n in used] for row in rows]
+        return html_table(repr(self), [names[n] for n in used], cells, more=False)
 
     def __repr__(self) -> str:
         try:
@@ -619,8 +619,8 @@ class TimersTable:
 
     def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
         """Return the pending timers of a key, by domain and time."""
-        found = [timer for _, timer in self.stored(key, as_of=as_of)]
-        return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
+        timers = [timer for _, timer in self.stored(key, as_of=as_of)]
+        return sorted(timers, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
         """Yield all pending timers: those in event time, then those in processing time, by key."""

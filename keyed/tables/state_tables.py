@@ -59,9 +59,9 @@ class _Tables(Mapping[str, StateTable]):
 
         `Position.groups` of an answer has the groups.
         """
-        found = copy(self)
-        found.is_share = True
-        return found
+        share = copy(self)
+        share.is_share = True
+        return share
 
     @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
@@ -77,16 +77,16 @@ class _Tables(Mapping[str, StateTable]):
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
         """Return the operator and state of each table. A name of several operators becomes ``operator.state``."""
-        found: dict[str, list[tuple[Operator, str]]] = {}
+        operators: dict[str, list[tuple[Operator, str]]] = {}
         for operator in self._operators.values():
             operator.source.pinned.check_open()
             store = operator.source.pinned.store
             if store.extent is not None:
                 for table in shown_tables(store.batch(store.extent.newest).states, operator.name):
-                    found.setdefault(table, []).append((operator, table))
+                    operators.setdefault(table, []).append((operator, table))
         return {
             name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
-            for name, places in found.items()
+            for name, places in operators.items()
             for operator, _ in places
         }
 
@@ -155,11 +155,11 @@ class _Tables(Mapping[str, StateTable]):
     @property
     def positions(self) -> dict[str, Position]:
         """The state from which answers are taken, by operator."""
-        found = {}
+        positions = {}
         for name, operator in self._operators.items():
             with self._viewing(operator)(None) as view:
-                found[name] = view.position
-        return found
+                positions[name] = view.position
+        return positions
 
 
 class Snapshot(_Tables):
@@ -458,8 +458,8 @@ class StateTables(_Tables):
     def lag(self) -> Lag:
         """Return the lag of the tables behind their changelogs."""
         self.check()
-        found = [follower.lag() for follower in self._followers("lag")]
-        return Lag(sum(lag.records for lag in found), max(lag.seconds for lag in found))
+        lags = [follower.lag() for follower in self._followers("lag")]
+        return Lag(sum(lag.records for lag in lags), max(lag.seconds for lag in lags))
 
     def take_over(self) -> dict[str, RestorePoint]:
         """End following at the end of the changelogs, and return restore points for a new query.
@@ -532,11 +532,11 @@ def open_tables(
         DefinitionError: A parameter breaks its rule, the folder holds tables of another operator or of other key
             groups, or a changelog does not have a key group.
     """
-    wanted = None if groups is None else _groups(groups)
+    numbers = None if groups is None else _groups(groups)
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
     root = _folder(path)
-    given: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
-    for one in map(changelog_at, given):
+    logs: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
+    for one in map(changelog_at, logs):
         if not isinstance(one, Changelog):
             raise DefinitionError(
                 f"open_tables: {without_credentials(repr(one)):.100} is not a changelog; give "
@@ -546,10 +546,10 @@ def open_tables(
             raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
         header = header_of(one)
         name = header.operator
-        if wanted is not None and wanted[-1] >= header.parallelism:
+        if numbers is not None and numbers[-1] >= header.parallelism:
             raise DefinitionError(
                 f"groups=: operator {name!r} has {header.parallelism} key groups, 0 to {header.parallelism - 1}, and "
-                f"no {shown_groups(group for group in wanted if group >= header.parallelism)}"
+                f"no {shown_groups(group for group in numbers if group >= header.parallelism)}"
             )
         if name in changelogs:
             raise DefinitionError(
@@ -559,7 +559,7 @@ def open_tables(
     if not changelogs:
         raise DefinitionError("open_tables: give at least one changelog")
     _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
-    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types, wanted)
+    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types, numbers)
 
 
 def _groups(groups: Iterable[int]) -> tuple[int, ...]:
@@ -568,12 +568,12 @@ def _groups(groups: Iterable[int]) -> tuple[int, ...]:
     Raises:
         DefinitionError: They are not numbers, or there are none.
     """
-    found = None if isinstance(groups, str | bytes) or not isinstance(groups, Iterable) else list(groups)
-    if not found or any(type(group) is not int or group < 0 for group in found):
+    numbers = None if isinstance(groups, str | bytes) or not isinstance(groups, Iterable) else list(groups)
+    if not numbers or any(type(group) is not int or group < 0 for group in numbers):
         raise DefinitionError(
             f"groups={groups!r:.100}: give the numbers of one or several key groups, such as range(0, 16)"
         )
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(numbers)))
 
 
 def keep_tables(
@@ -696,8 +696,8 @@ def _check_folder(root: Path, operators: Collection[str], what: str) -> None:
 
 def _operator_folders(root: Path) -> list[Path]:
     """Return the folders of operators in a folder of tables."""
-    found = sorted(root.iterdir()) if root.is_dir() else ()
-    return [folder for folder in found if folder.is_dir() and _NAME.fullmatch(folder.name)]
+    folders = sorted(root.iterdir()) if root.is_dir() else ()
+    return [folder for folder in folders if folder.is_dir() and _NAME.fullmatch(folder.name)]
 
 
 def _types(types: Types, operator: str) -> Mapping[str, Any]:

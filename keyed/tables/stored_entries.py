@@ -110,11 +110,11 @@ def shown_entries(
         if low <= prefix < high and prefix.endswith(_NONE):
             pairs.setdefault(first + prefix[len(low) : -len(_NONE)], []).append(naming.value(value))
     names = {head: Names(held) for head, held in pairs.items()}
-    found = []
+    shown = []
     for prefix, sub, value in entries:
         head = reader.head_of(prefix)
-        found.append((head + names.get(head, Names()).shown(prefix[len(head) :]), sub, value))
-    return sorted(found)
+        shown.append((head + names.get(head, Names()).shown(prefix[len(head) :]), sub, value))
+    return sorted(shown)
 
 
 class NamedEntries(StoredEntries):
@@ -189,7 +189,7 @@ class NamedEntries(StoredEntries):
             before = dict(after)
             for prefix, sub, old, new in changed.get(head, ()):
                 before[prefix, sub], after[prefix, sub] = old, new
-            found = [
+            changes = [
                 {
                     (head + there.shown(prefix[len(head) :]), sub): value
                     for (prefix, sub), value in entries.items()
@@ -197,8 +197,8 @@ class NamedEntries(StoredEntries):
                 }
                 for there, entries in zip(names, (before, after), strict=True)
             ]
-            for prefix, sub in sorted(found[0].keys() | found[1].keys(), key=b"".join):
-                old, new = (entries.get((prefix, sub)) for entries in found)
+            for prefix, sub in sorted(changes[0].keys() | changes[1].keys(), key=b"".join):
+                old, new = (entries.get((prefix, sub)) for entries in changes)
                 if old != new:
                     yield prefix, sub, old, new
 

@@ -263,24 +263,24 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
                 first = max(first, at.address + b"\x00")
             log_id, batch = view.at.log_id, view.at.batch
             changes = view.changes(self._state)
-            given: list[Change] = []
+            answer: list[Change] = []
             size, rest = 0, None
             for change in islice(changes, bisect_left(changes, first, key=_address_of), None):
                 if change.address >= end:
                     break
-                if size > _PART_BYTES or len(given) == _PART_ENTRIES:
+                if size > _PART_BYTES or len(answer) == _PART_ENTRIES:
                     rest = changes
                     break
                 token = Token(log_id, batch, change.address, False)
-                given.append(_change("change", token, change.entry, change.old, removed=change.removed))
+                answer.append(_change("change", token, change.entry, change.old, removed=change.removed))
                 size += change.size
-        self._pass(given, Token(log_id, batch, None, False) if rest is None else token)
+        self._pass(answer, Token(log_id, batch, None, False) if rest is None else token)
         self._partly = rest
         return True
 
-    def _pass(self, given: list[Change], at: Token) -> None:
+    def _pass(self, changes: list[Change], at: Token) -> None:
         """Advance once everything was read: a read that fails in the middle is repeated."""
-        self._given.extend(given)
+        self._given.extend(changes)
         self._at = at
 
     def _is_there(self, at: Token) -> bool:
@@ -312,16 +312,16 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             if at is not None and at.address:
                 first = max(first, at.address + b"\x00")
             address, size = None, 0
-            given = []
+            changes = []
             self._partly = None
             for prefix, sub, value in islice(view.scan(reader, first, end), _PART_ENTRIES):
                 address = prefix + sub
                 size += len(value)
                 token = Token(log_id, number, address, True)
-                given.append(_change("snapshot", token, reader.entry(prefix, sub, value), None, removed=False))
+                changes.append(_change("snapshot", token, reader.entry(prefix, sub, value), None, removed=False))
                 if size > _PART_BYTES:
                     break
-        self._pass(given, Token(log_id, number, address, address is not None))
+        self._pass(changes, Token(log_id, number, address, address is not None))
 
 
 def changes_of(view: View, state: str, limit: int) -> list[Change]:

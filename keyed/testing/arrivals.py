@@ -74,9 +74,9 @@ def arrivals_with_other_sums(
             # The first is the reverse order.
             return (chance.choice(moves), chance.random()) if number else (0, -place)
 
-        found = _moved(done, delay, sides, move)
-        others = _sums(found, sides, key_of)
-        tried.append(({name for name, total in sums.items() if total != others[name]}, found))
+        moved = _moved(done, delay, sides, move)
+        others = _sums(moved, sides, key_of)
+        tried.append(({name for name, total in sums.items() if total != others[name]}, moved))
     chosen = []
     while (best := max(tried, key=lambda each: len(each[0])))[0]:
         changed = set(best[0])
@@ -95,19 +95,19 @@ def timers_first(done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> l
     if any(time < before - delay for time, before in zip(left, accumulate(left, max), strict=True)):
         return list(done)
     reached = min(left, default=0)
-    found: list[Step] = []
+    steps: list[Step] = []
     for step in _moved(done, delay, sides, lambda place: (0, place)):
         if not isinstance(step, Rows):
-            found.append(step)
+            steps.append(step)
             continue
         for row in step.rows:
             if row.timestamp is not None:
                 if (earliest := min(left)) > reached:
                     reached = earliest
-                    found.append(Watermark(earliest - 1))
+                    steps.append(Watermark(earliest - 1))
                 left.remove(row.timestamp)
-            found.append(Rows([row]))
-    return found
+            steps.append(Rows([row]))
+    return steps
 
 
 def _moves(delay: int) -> list[int]:
@@ -115,10 +115,10 @@ def _moves(delay: int) -> list[int]:
 
 
 def _moved(done: Sequence[Step], delay: int, sides: Sequence[int], move: _Move) -> list[Step]:
-    found: list[Step] = []
+    steps: list[Step] = []
     for is_rows, group in groupby(done, key=lambda step: isinstance(step, Rows)):
         if not is_rows:
-            found += group
+            steps += group
             continue
         cut = [step.rows for step in group if isinstance(step, Rows)]
         rows = [row for each in cut for row in each]
@@ -135,8 +135,8 @@ def _moved(done: Sequence[Step], delay: int, sides: Sequence[int], move: _Move) 
                 for place, (row, _, _) in zip(places, arriving, strict=True):
                     rows[place] = row
         left = iter(rows)
-        found += [Rows(list(islice(left, len(each)))) for each in cut]
-    return found
+        steps += [Rows(list(islice(left, len(each)))) for each in cut]
+    return steps
 
 
 def _sums(done: Sequence[Step], sides: Sequence[int], key_of: Callable[[Record], Hashable]) -> dict[Any, float]:
@@ -150,11 +150,11 @@ def _sums(done: Sequence[Step], sides: Sequence[int], key_of: Callable[[Record],
             for path, number in _numbers(row.value, ()):
                 numbers.setdefault((row.input, key, path), []).append(number)
     sums: dict[Any, float] = {}
-    for name, found in numbers.items():
-        if len(found) > 2:
+    for name, totals in numbers.items():
+        if len(totals) > 2:
             for share in _SHARES:
                 total = 0.0
-                for number in found:
+                for number in totals:
                     total += number * share
                 sums[name, share] = total
     return sums

@@ -39,8 +39,8 @@ class CommittedState:
             if prefix[0] in (TIMER_EVENT, TIMER_PROCESSING):
                 timers.append((prefix[1:], sub, timer_of(prefix, sub, value)))
         timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
-        wanted = None if key is None else encode_key(key)
-        return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
+        encoded_key = None if key is None else encode_key(key)
+        return [timer for encoded, _, timer in timers if encoded_key is None or encoded == encoded_key]
 
     def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
         """Return the committed entries of a state by key, in order of keys.
@@ -53,7 +53,7 @@ class CommittedState:
             name: Name of the state.
             namespace: The namespace beside the key.
         """
-        found: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
         names: set[str] = set(self._declared())
         for group in self._groups.members:
             meta, store = group.committed()
@@ -64,25 +64,25 @@ class CommittedState:
             state = stored[name]
             if not _is_computed(meta.states[state]):
                 declared = self._declared(group).get(state)
-                found |= state_by_key(store, state, meta.states[state], declared, namespace)
+                values |= state_by_key(store, state, meta.states[state], declared, namespace)
             elif namespace is None:
-                found |= windows_by_key(store, meta, state, self._groups.spec.function)
+                values |= windows_by_key(store, meta, state, self._groups.spec.function)
         if name not in names:
             raise DefinitionError(
                 f"state {name!r} does not exist; the states are: {', '.join(sorted(names)) or 'none'}"
             )
-        return {key: found[key] for key in sorted(found, key=encode_key)}
+        return {key: values[key] for key in sorted(values, key=encode_key)}
 
     def namespaces(self, name: str) -> list[Any]:
         """Return the namespaces in which a state has entries, in order."""
         self.state(name)
-        found: set[Any] = set()
+        names: set[Any] = set()
         for group in self._groups.members:
             meta, store = group.committed()
             state = None if meta is None else self._stored_names(meta).get(name)
             if meta is not None and state is not None and not _is_computed(meta.states[state]):
-                found |= namespaces(store, meta.states[state])
-        return sorted(found, key=encode_key)
+                names |= namespaces(store, meta.states[state])
+        return sorted(names, key=encode_key)
 
     @property
     def broadcast_state_names(self) -> list[str]:
@@ -102,8 +102,8 @@ class CommittedState:
             if meta is not None and (described is None or described["schema"]["kind"] != "broadcast"):
                 raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
             declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
-            found = {} if described is None else state_by_key(store, name, described, declared, None)
-            copies.append(found.get(None, {}))
+            entries = {} if described is None else state_by_key(store, name, described, declared, None)
+            copies.append(entries.get(None, {}))
         if any(copy != copies[0] for copy in copies):
             raise DefinitionError(
                 f"broadcast state {name!r} differs between key groups: {copies!r:.500}; the writes of "
@@ -115,14 +115,14 @@ class CommittedState:
     def state_names(self) -> list[str]:
         """The names of the states; those of ``open`` once an element was processed."""
         described = [group.committed()[0] for group in self._groups.members]
-        found = {name for meta in described if meta for name in self._stored_names(meta)}
-        return sorted(found | {name for name, state in self._declared().items() if state.shown_as is None})
+        names = {name for meta in described if meta for name in self._stored_names(meta)}
+        return sorted(names | {name for name, state in self._declared().items() if state.shown_as is None})
 
     def state_entries(self, key: Any = None) -> int:
         """Count the live entries of a key or of all."""
         if key is not None:
-            found = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
-            return found + sum(len(self.state(name).get(key, ())) for name in self._table_names())
+            entries = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
+            return entries + sum(len(self.state(name).get(key, ())) for name in self._table_names())
         count = sum(1 for prefix, _, _ in self._groups.entries() if prefix[0] < TIMER_PROCESSING)
         committed = [group.committed() for group in self._groups.members]
         tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
@@ -158,8 +158,8 @@ class CommittedState:
 
     def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
         """Return the declarations of states by name: those of the class, and those that a group has obtained."""
-        found = {name: state for name, (_, state) in declared_states(self._groups.spec.function).items()}
-        return found if group is None else found | group.declarations()
+        states = {name: state for name, (_, state) in declared_states(self._groups.spec.function).items()}
+        return states if group is None else states | group.declarations()
 
 
 def _is_computed(described: dict[str, Any]) -> bool:

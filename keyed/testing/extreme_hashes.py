@@ -39,12 +39,12 @@ class ExtremeHashes:
         real = hash
 
         def extreme_hash(value: object, /) -> int:
-            found = real(value)
+            hashed = real(value)
             # The hash of an empty text is 0 with any seed.
-            if not found or not has_text(value) or not is_of_user(sys._getframe(1).f_globals):  # noqa: SLF001
-                return found
+            if not hashed or not has_text(value) or not is_of_user(sys._getframe(1).f_globals):  # noqa: SLF001
+                return hashed
             self.asked += 1
-            multiple = (_MOST - found % _HASHES) * _BUCKETS
+            multiple = (_MOST - hashed % _HASHES) * _BUCKETS
             return -multiple if extreme == "low" else multiple - 1
 
         names: Any = builtins

@@ -82,15 +82,15 @@ def _move(clocks: MovedClocks) -> None:
 
         return read
 
-    def shown(real: Callable[..., Any], given: int) -> Callable[..., Any]:
+    def shown(real: Callable[..., Any], number: int) -> Callable[..., Any]:
         """Return a function of the time that uses the moved clock if called with at most this many arguments."""
 
         @wraps(real)
         def show(*arguments: Any) -> Any:
-            if len(arguments) > given:
+            if len(arguments) > number:
                 return real(*arguments)
             instant: Any = now() + moved()
-            return real(*arguments, instant if given == 0 and real is not asctime else localtime(instant))
+            return real(*arguments, instant if number == 0 and real is not asctime else localtime(instant))
 
         return show
 
@@ -98,8 +98,8 @@ def _move(clocks: MovedClocks) -> None:
     for name in ("time", "monotonic", "perf_counter"):
         setattr(time, name, seconds(getattr(time, name)))
         setattr(time, f"{name}_ns", nanoseconds(getattr(time, f"{name}_ns")))
-    for name, given in (("localtime", 0), ("gmtime", 0), ("ctime", 0), ("asctime", 0), ("strftime", 1)):
-        setattr(time, name, shown(getattr(time, name), given))
+    for name, name_and_position in (("localtime", 0), ("gmtime", 0), ("ctime", 0), ("asctime", 0), ("strftime", 1)):
+        setattr(time, name, shown(getattr(time, name), name_and_position))
 
     def present(cls: type[datetime], tz: Any = None) -> datetime:
         return cls.fromtimestamp(now() + moved(), tz)

@@ -151,15 +151,15 @@ class OtherProcess:
                 if time.monotonic() - began >= _PATIENCE:
                     raise ProcessUnavailable(f"the process has not answered for {_PATIENCE:g} s")
                 self._errors.seek(0)
-                told = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise ProcessUnavailable(told or "the process has ended")
-            found = json.loads(answer)
-            if isinstance(found, list):
-                outcomes, self.hashed = found
+                last_line = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise ProcessUnavailable(last_line or "the process has ended")
+            outcome = json.loads(answer)
+            if isinstance(outcome, list):
+                outcomes, self.hashed = outcome
                 return list(outcomes)
             # A module may be importable in this process alone, like those that pytest imports by file.
             if self._by_value:
-                raise ProcessUnavailable(str(found))
+                raise ProcessUnavailable(str(outcome))
             self._by_value = True
 
 
@@ -205,12 +205,12 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
         command = [sys.executable, "-S", "-c", program, json.dumps(sets)]
         try:
-            asked = subprocess.run(  # noqa: S603 - ours
+            completed = subprocess.run(  # noqa: S603 - ours
                 command, env=environment, capture_output=True, check=True, timeout=_PATIENCE
             )
         except subprocess.TimeoutExpired as error:
             raise ProcessUnavailable(str(error)) from error
-        there = json.loads(asked.stdout)
+        there = json.loads(completed.stdout)
         others = [len(one) for one, other in zip(here, there, strict=True) if one != other]
         # A larger set that keeps its order is worse than two texts that keep theirs: half of all seeds do that.
         best = max(best, (sum(3 if many > 2 else 1 for many in others), seed))
@@ -221,7 +221,7 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
 
 def texts_in(cls: type) -> set[str]:
     """Return the short text in the code of a class' methods."""
-    found: set[str] = set()
+    texts: set[str] = set()
     codes = [
         method.__code__ for each in cls.__mro__ for method in vars(each).values() if isinstance(method, FunctionType)
     ]
@@ -235,8 +235,8 @@ def texts_in(cls: type) -> set[str]:
             elif isinstance(constant, tuple | frozenset):
                 constants += constant
             elif isinstance(constant, str) and len(constant) <= _SHORT:
-                found.add(constant)
-    return found
+                texts.add(constant)
+    return texts
 
 
 def texts_of(value: Any) -> set[str]:
@@ -290,10 +290,10 @@ def _serve() -> None:
             function, options, scripts = _unpacked(request)
             memory = memories.setdefault(type(function), ProcessMemory(function))
             outcomes = [_outcomes(memory, Script(function, steps, options), clocks) for steps in scripts]
-            found: Any = [outcomes, hashes.asked]
+            response: Any = [outcomes, hashes.asked]
         except Exception as error:  # noqa: BLE001 - whatever the user's modules and objects raise
-            found = f"{type(error).__name__}: {error}"
-        _write(answers, json.dumps(found).encode())
+            response = f"{type(error).__name__}: {error}"
+        _write(answers, json.dumps(response).encode())
 
 
 def _unpacked(request: bytes) -> Any:
@@ -305,7 +305,7 @@ def _unpacked(request: bytes) -> Any:
 
 def _outcomes(memory: ProcessMemory, script: Script, clocks: MovedClocks) -> list[dict[str, str]]:
     """Return the text of a script's outcome, and if it reads the time of day, also of those at other times."""
-    dated, found = clocks.dated, [_outcome(memory, script)]
+    dated, outcomes = clocks.dated, [_outcome(memory, script)]
     times = [row.timestamp / 1_000 for row in script.rows if row.timestamp is not None]
     if clocks.dated > dated and times:
         # A row may be compared with the present: rows of 1970 are old at any time of this century.
@@ -314,8 +314,8 @@ def _outcomes(memory: ProcessMemory, script: Script, clocks: MovedClocks) -> lis
                 outcome = _outcome(memory, script)
             # No clock shows a time before 1970, so code may fail then.
             if instant >= 0 or "error" not in outcome:
-                found.append(outcome)
-    return found
+                outcomes.append(outcome)
+    return outcomes
 
 
 def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:

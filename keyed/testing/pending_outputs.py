@@ -38,14 +38,14 @@ class PendingOutputs:
     def pending(self) -> dict[str | None, list[Record]]:
         """Return the outputs that were not taken, the main output first."""
         tags = sorted({*self._rows, *self._tables}, key=lambda tag: tag or "")
-        return {tag: found for tag in tags if (found := self._of(tag))}
+        return {tag: records for tag in tags if (records := self._of(tag))}
 
     def take(self, tag: str | None) -> list[Record]:
         """Return and remove an output as rows."""
-        found = self._of(tag)
+        records = self._of(tag)
         self._rows.pop(tag, None)
         self._tables.pop(tag, None)
-        return found
+        return records
 
     def take_tables(self, tag: str | None) -> list[Any]:
         """Return and remove an output as the tables that were emitted."""

@@ -99,8 +99,8 @@ def _of_lambda(function: Any) -> str:
     # The start of its body: one instruction covers all of it.
     starts = min((place[0], place[2]) for place in function.__code__.co_positions() if place[3])
     lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
-    found = [node for node in lambdas if (node.body.lineno, node.body.col_offset) == starts]
-    return ast.unparse(found[0]) if found else "..."
+    candidates = [node for node in lambdas if (node.body.lineno, node.body.col_offset) == starts]
+    return ast.unparse(candidates[0]) if candidates else "..."
 
 
 def as_test(name: str, lines: Iterable[str], *made_of: Any) -> str:
@@ -137,11 +137,11 @@ def _free_names(code: str) -> list[str]:
         nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name | ast.arg | ast.alias)]
     except SyntaxError:
         return []
-    made = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    made |= {node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    bound = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound |= {node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
     names = [node for node in nodes if isinstance(node, ast.Name)]
-    made |= {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(dir(builtins))
-    return sorted({node.id for node in names} - made)
+    bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(dir(builtins))
+    return sorted({node.id for node in names} - bound)
 
 
 def _things(value: Any, seen: set[int]) -> Iterator[Any]:

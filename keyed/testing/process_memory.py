@@ -236,8 +236,8 @@ def is_own(value: Any) -> bool:
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, in its dictionary or in slots."""
     slots = [name for cls in type(value).__mro__ for name in _listed(vars(cls).get("__slots__", ()))]
-    found = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
-    return {name: held for name, held in (found | getattr(value, "__dict__", {})).items() if held is not _MISSING}
+    attributes = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
+    return {name: held for name, held in (attributes | getattr(value, "__dict__", {})).items() if held is not _MISSING}
 
 
 def _listed(slots: Any) -> tuple[str, ...]:
@@ -259,8 +259,8 @@ def _is_data(value: Any) -> bool:
 
 def _names(code: CodeType) -> set[str]:
     """Return the names of globals that code may use, including nested functions."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= _names(constant)
-    return found
+            names |= _names(constant)
+    return names

@@ -143,7 +143,7 @@ def _prove(
     __tracebackhide__ = True
     number = _seed(options) if seed_ is None else seed_
     examples = options.get("examples") or settings().max_examples
-    found: list[_Failure] = []
+    failures: list[_Failure] = []
     shrinking = 0
     memory = ProcessMemory(function)
     tally = Tally(function, options, needs)
@@ -162,7 +162,7 @@ def _prove(
     @given(example)
     def tried(drawn: Any) -> None:
         nonlocal shrinking
-        if found:
+        if failures:
             shrinking += 1
             if shrinking > _SHRINKING:
                 raise _ShrunkEnough
@@ -170,14 +170,14 @@ def _prove(
             try:
                 check(drawn, tally)
             except _Failure as failure:
-                found.append(failure)
+                failures.append(failure)
                 raise
 
     try:
         tried()
     except (_Failure, Flaky, _ShrunkEnough):
         # A failure that does not repeat is still a fault: the smallest example that failed is shown.
-        raise _falsified(name, function, found, options, number) from None
+        raise _falsified(name, function, failures, options, number) from None
     finished = finish(number) if finish is not None else ""
     if seed_ is None:
         tally.warn(stack_level=5)
@@ -215,8 +215,8 @@ def _seed(options: Any) -> int:
 def _script(
     function: Function, done: Iterable[Any], options: Any, *, in_new_process: bool = False, **more: Any
 ) -> Script:
-    given = {name: options.get(name) for name in FunctionOptions.__annotations__ if options.get(name)}
-    keywords: Any = {"watermark": WatermarkStrategy(0), **given, **more}
+    options_given = {name: options.get(name) for name in FunctionOptions.__annotations__ if options.get(name)}
+    keywords: Any = {"watermark": WatermarkStrategy(0), **options_given, **more}
     return Script(function, done, keywords, in_new_process)
 
 
@@ -289,12 +289,12 @@ def _differ(why: str, one: Script, first: Outcome, other: Script, second: Outcom
     where = difference(first, second)
     if where is not None:
         what = _shown_place(where)
-        told = f"{why}: {what} is {first.get(where)!r:.300} {seen}, and {second.get(where)!r:.300} otherwise"
+        message = f"{why}: {what} is {first.get(where)!r:.300} {seen}, and {second.get(where)!r:.300} otherwise"
         if where == "error":
-            told, check = f"{why}: it then fails with {second['error']:.500}", []
+            message, check = f"{why}: it then fails with {second['error']:.500}", []
         else:
             check = [f"assert {where.format('other')} == {where.format('one')}"]
-        raise _Failure(told, one.rows, [*one.lines("one"), *other.lines("other"), *check])
+        raise _Failure(message, one.rows, [*one.lines("one"), *other.lines("other"), *check])
 
 
 def _shown_place(expression: str) -> str:
@@ -593,8 +593,8 @@ def _final_results(script: Script) -> Outcome:
         return called
 
     def look(harness: KeyedTestHarness) -> Outcome:
-        found = outcome(harness)
-        kept = {expression: value for expression, value in found.items() if not expression.startswith("sorted(")}
+        result = outcome(harness)
+        kept = {expression: value for expression, value in result.items() if not expression.startswith("sorted(")}
         return kept | {"sorted({}.take_output(), key=repr)": [*fired, *last.values()]}
 
     return script.run(look, prepare=None if isinstance(script.function, VectorizedFunction) else record)
@@ -641,8 +641,8 @@ def _in_other_process(
                     raise failed
 
             outcomes = other.run([script for script, _ in tried])
-            found = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
-            if failures := [each for each in found if each is not None]:
+            differences = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
+            if failures := [each for each in differences if each is not None]:
                 # The same examples again, so that a failure in that process is shrunk.
                 _prove("same_again", "", function, example, check, options, seed_=number)
                 raise _falsified("same_again", function, failures, options, number)
@@ -698,11 +698,11 @@ def assert_matches(
         timed = any(isinstance(value, Record) for value in expected)
         outputs = _ran(script, tally)["sorted({}.take_output(), key=repr)"]
         tally.left += bool(outputs or expected)
-        given = sorted(outputs if timed else [record.value for record in outputs], key=repr)
+        values = sorted(outputs if timed else [record.value for record in outputs], key=repr)
         expected.sort(key=repr)
-        if given != expected and repr(given) != repr(expected):
+        if values != expected and repr(values) != repr(expected):
             raise _Failure(
-                f"{type(function).__name__} differs from its model: it gives {given!r:.300}, the model "
+                f"{type(function).__name__} differs from its model: it gives {values!r:.300}, the model "
                 f"{expected!r:.300}",
                 script.rows,
                 [
@@ -851,8 +851,8 @@ def assert_runtimes_agree(
     process: Any = {"parallelism": 1} if descriptors else {}
     order = options.get("order", "event_time")
     process["order"] = order
-    said = f", {code_of(output)}" if output is not None else ""
-    said += f", order={order!r}" if order != "event_time" else ""
+    output_code = f", {code_of(output)}" if output is not None else ""
+    output_code += f", order={order!r}" if order != "event_time" else ""
 
     def local(stream: list[Record], size: int) -> list[Any]:
         chain = chained([[row.value for row in each] for each in _by_side(stream, sides)])
@@ -884,7 +884,7 @@ def assert_runtimes_agree(
         cut = [Rows([row for part in parts for row in part[start : start + size]]) for start in starts]
         tally.steps(cut)
         script = _script(function, [*cut, End()], options)
-        found = _ran(script, tally)
+        results = _ran(script, tally)
         names = schema_of(output).names if output is not None else ()
         others: dict[str, Callable[[], list[Any]]] = {"the local runtime": lambda: local(stream, size)}
         if spark is not None:
@@ -893,12 +893,12 @@ def assert_runtimes_agree(
             if descriptors and runtime == "Spark":
                 # The rules that a row reads depend on its batch, and a table is one batch.
                 script = _script(function, [Rows(stream), End()], options)
-                found = script.run()
-            expected = _plain([record.value for record in found["sorted({}.take_output(), key=repr)"]], names)
-            given = _plain(run(), names)
-            if given != expected:
+                results = script.run()
+            expected = _plain([record.value for record in results["sorted({}.take_output(), key=repr)"]], names)
+            other = _plain(run(), names)
+            if other != expected:
                 raise _Failure(
-                    f"{type(function).__name__} gives {given!r:.300} on {runtime}, and {expected!r:.300} otherwise",
+                    f"{type(function).__name__} gives {other!r:.300} on {runtime}, and {expected!r:.300} otherwise",
                     script.rows,
                     [
                         *script.lines("harness"),
@@ -908,7 +908,7 @@ def assert_runtimes_agree(
                             for number, (part, how) in enumerate(zip(parts, into, strict=True), 1)
                         ),
                         f"stream = stream1{'.connect(stream2)' if sides == 2 else ''}",
-                        f"stream = stream.process({code_of(function)}{said})",
+                        f"stream = stream.process({code_of(function)}{output_code})",
                         f"result = stream.run(rows_per_batch={size}, processing_time=lambda: 0)",
                         f"assert sorted(map(tuple, result.values), key=repr) == {code_of(expected)}"
                         if names
@@ -927,12 +927,12 @@ def _by_side(stream: list[Record], sides: int) -> list[list[Record]]:
 
 def _plain(values: Iterable[Any], names: Sequence[str]) -> list[Any]:
     """Return outputs in order, as tuples if they have columns."""
-    found = []
+    plain = []
     for value in values:
         if isinstance(value, dict):
-            found.append(tuple(value.get(name) for name in names or value))
+            plain.append(tuple(value.get(name) for name in names or value))
         elif attrs.has(type(value)):
-            found.append(attrs.astuple(value))
+            plain.append(attrs.astuple(value))
         else:
-            found.append(tuple(value) if isinstance(value, list | tuple) else (value,))
-    return sorted(found, key=repr)
+            plain.append(tuple(value) if isinstance(value, list | tuple) else (value,))
+    return sorted(plain, key=repr)

@@ -63,13 +63,13 @@ class Recording(Shown):
         import pyarrow.parquet as pq
 
         try:
-            said = (pq.read_schema(file).metadata or {}).get(METADATA)
+            metadata = (pq.read_schema(file).metadata or {}).get(METADATA)
         except (OSError, pa.ArrowException) as error:
             raise CorruptionError(f"a record of rows cannot be read: {error}", where=str(file)) from error
-        if said is None:
+        if metadata is None:
             raise DefinitionError(f"{str(file)!r} is not a record of rows: give the folder of record=")
-        found: dict[str, Any] = json.loads(said)
-        return found
+        about: dict[str, Any] = json.loads(metadata)
+        return about
 
     def _read(self, file: Path) -> list[Record]:
         import pyarrow as pa

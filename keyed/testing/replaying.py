@@ -106,18 +106,18 @@ def replay(
             "give the changelog of the first operator, whose input was recorded"
         )
     positions = _positions(log, first, last)
-    found = log.reader(0).commits(sequence_of(first) - 1, sequence_of(last))
-    commits = {commit.batch: commit for commit, _ in found}
+    log_commits = log.reader(0).commits(sequence_of(first) - 1, sequence_of(last))
+    commits = {commit.batch: commit for commit, _ in log_commits}
     batches = _batches(log, rows, positions, range(first, last + 1), timestamp)
     options: dict[str, Any] = {"key": key, "key2": key2, "watermark": watermark or WatermarkStrategy(0)}
     options |= {"order": order, "broadcast": broadcast, "ingestion_time": isinstance(timestamp, IngestionTime)}
     runs = []
     for each in (function, changed):
         with _begin(log, each, first - 1, options) as harness:
-            for number, taken in zip(range(first, last + 1), batches, strict=True):
+            for number, batch in zip(range(first, last + 1), batches, strict=True):
                 harness.advance_processing_time(commits[number].processing_time)
-                if taken:
-                    Rows(taken).do(harness, each)
+                if batch:
+                    Rows(batch).do(harness, each)
                 if commits[number].ended:
                     harness.end_of_input()
             runs.append(_seen(harness))
@@ -165,18 +165,18 @@ def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Positi
     Raises:
         ChangelogError: It has no position for a batch.
     """
-    found: dict[int, _Position] = {}
+    positions: dict[int, _Position] = {}
     for sequence, record in all_positions(changelog, max(sequence_of(first) - 2, 0)):
         batch = batch_id(sequence)
         if batch <= last:
             where = f"position of batch {batch} in {changelog}"
-            found[batch] = decode_spark(record) or decode_position(record, where)
-    missing = [batch for batch in range(max(first - 1, 0), last + 1) if batch not in found]
+            positions[batch] = decode_spark(record) or decode_position(record, where)
+    missing = [batch for batch in range(max(first - 1, 0), last + 1) if batch not in positions]
     if missing:
         raise ChangelogError(
             f"{changelog} has no position for batch {missing[0]}, so its rows are unknown; begin later"
         )
-    return found
+    return positions
 
 
 def _batches(
@@ -207,10 +207,10 @@ def _batches(
                 f"rows={rows!r}: a changelog holds no rows; give Recording(folder) with the folder of record=, or the "
                 "job's source"
             )
-        given = list(rows)
-        if len(given) < counts[-1]:
-            raise DefinitionError(f"rows: {len(given)} rows are given, and the job has read {counts[-1]}")
-        read = [given[start:end] for start, end in pairwise(counts)]
+        batches = list(rows)
+        if len(batches) < counts[-1]:
+            raise DefinitionError(f"rows: {len(batches)} rows are given, and the job has read {counts[-1]}")
+        read = [batches[start:end] for start, end in pairwise(counts)]
     return [[Record(row, _time(row, timestamp)) for row in each] for each in read]
 
 
@@ -285,16 +285,16 @@ def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
         return list(source.between(before, after))
     if before is not None:
         source.seek(before)
-    found: list[Any] = []
+    elements: list[Any] = []
     if before == after:
-        return found
+        return elements
     pauses = 0
     for element in source:
         pauses = pauses + 1 if element is PAUSE else 0
         if element is not PAUSE:
-            found.append(element)
+            elements.append(element)
         if source.position() == after:
-            return found
+            return elements
         if pauses > 1:
             break
     raise DefinitionError(

@@ -156,8 +156,8 @@ class SinkConformance:
         keyed.run(*sinks, checkpoint=path / query, rows_per_batch=2, drain=False)
 
     def _expect(self, path: Path, numbers: Any) -> None:
-        found = sorted((n, name) for name, n in self.read(path / "sink"))
-        assert found == [(n, f"number {n}") for n in numbers], found
+        held = sorted((n, name) for name, n in self.read(path / "sink"))
+        assert held == [(n, f"number {n}") for n in numbers], held
 
 
 class _Names:

@@ -40,7 +40,7 @@ def state_by_key(
         return _rows_by_key(store, described)
     reader = EntryReader(described, None if isinstance(declared, TableState) else declared)
     first, end = reader.range
-    found: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     entries = sorted((prefix, sub, value) for prefix, sub, value in store.items() if first <= prefix < end)
     if name == HELD_ROWS:
         # As they will run: the order of arrival depends on how batches are cut.
@@ -50,12 +50,12 @@ def state_by_key(
         if entry.namespace != namespace:
             continue
         if reader.schema.kind == "list":
-            found.setdefault(entry.key, []).append(entry.value)
+            values.setdefault(entry.key, []).append(entry.value)
         elif reader.has_entries:
-            found.setdefault(entry.key, {})[entry.entry] = entry.value
+            values.setdefault(entry.key, {})[entry.entry] = entry.value
         else:
-            found[entry.key] = entry.value
-    return found
+            values[entry.key] = entry.value
+    return values
 
 
 def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
@@ -64,8 +64,8 @@ def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
         return set()
     reader = EntryReader(described)
     first, end = reader.range
-    found = {reader.entry(*item).namespace for item in store.items() if first <= item[0] < end}
-    return found - {None}
+    names = {reader.entry(*item).namespace for item in store.items() if first <= item[0] < end}
+    return names - {None}
 
 
 def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Function) -> dict[Any, dict[Any, Any]]:
@@ -84,23 +84,23 @@ def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Func
     blocks = content_blocks(store, meta.states)
     changes = (change for block in blocks for change in entries_of(block, converters, where))
     stored = [(prefix, sub, value) for prefix, sub, value in changes if value is not None]
-    found: dict[Any, dict[Any, Any]] = {}
+    windows: dict[Any, dict[Any, Any]] = {}
     entries: Any = shown_entries(reader.inner, naming, stored)
     for row in reader.rows_of_entries(entries, (meta.watermark, meta.processing_time)):
         window = tuple(instant_ms(bound) if isinstance(bound, datetime) else bound for bound in row.entry or ())
-        found.setdefault(row.key, {})[window] = row.value
-    return found
+        windows.setdefault(row.key, {})[window] = row.value
+    return windows
 
 
 def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
-    table, found = store.table(int(described["id"])), dict[Any, Any]()
+    table, table_and_rows = store.table(int(described["id"])), dict[Any, Any]()
     schema = described["schema"]
     names = schema["key"][: schema["value"]["stream_keys"]]
     for _, part in () if table is None else table.select(None):
         for row in part.to_pylist():
             key = tuple(row[name] for name in names)
-            found.setdefault(key[0] if len(key) == 1 else key, []).append(row)
-    return {key: sorted(rows, key=repr) for key, rows in found.items()}
+            table_and_rows.setdefault(key[0] if len(key) == 1 else key, []).append(row)
+    return {key: sorted(rows, key=repr) for key, rows in table_and_rows.items()}
 
 
 def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
@@ -120,6 +120,6 @@ def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
             mask = [encode_key(row[0] if len(row) == 1 else row) in keys for row in rows]
             tables.append(attrs.evolve(table, upserts=table.upserts.filter(mask)))
     # Broadcast states belong to no key, so their entries are always included.
-    wanted = {*keys, encode_key(None)}
-    entries = [entry for entry in delta.entries if encode_key(key_of(entry[0])) in wanted]
+    encoded = {*keys, encode_key(None)}
+    entries = [entry for entry in delta.entries if encode_key(key_of(entry[0])) in encoded]
     return attrs.evolve(delta, entries=entries, tables=tables)

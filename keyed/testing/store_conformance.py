@@ -69,8 +69,8 @@ class ReferenceStore:
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         timed = (item for item in self.entries.items() if item[0][0][0] == kind != PLAIN)
-        found = ((decode_time(value), prefix, sub) for (prefix, sub), value in timed)
-        return iter(sorted(entry for entry in found if entry[0] <= up_to))
+        timers = ((decode_time(value), prefix, sub) for (prefix, sub), value in timed)
+        return iter(sorted(entry for entry in timers if entry[0] <= up_to))
 
     def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         return ((prefix, sub, value) for (prefix, sub), value in sorted(self.entries.items()))
@@ -100,9 +100,9 @@ def assert_same(store: LocalStore, expected: LocalStore) -> None:
     for prefix, sub, value in entries:
         assert store.get(prefix, sub) == value
     for prefix in {prefix for prefix, _, _ in entries}:
-        found = list(expected.scan(prefix))
-        assert list(store.scan(prefix)) == found
-        for sub, _ in found[:: max(1, len(found) // 4)]:
+        expected_entries = list(expected.scan(prefix))
+        assert list(store.scan(prefix)) == expected_entries
+        for sub, _ in expected_entries[:: max(1, len(expected_entries) // 4)]:
             for start in (sub, sub + b"\x00", sub[:-1]):
                 assert list(store.scan(prefix, start)) == list(expected.scan(prefix, start))
     times = {time for kind in _KINDS for time, _, _ in expected.due(kind, MAX_TIMESTAMP)}
@@ -283,8 +283,8 @@ class LocalStoreConformance(TableConformance):
             store.apply("log", 3, [(prefix, timer_sub(time), None) for time in (50, 100)])
             assert [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)] == [40]
             store.apply("log", 4, [_timer("k", MIN_TIMESTAMP), _timer("k", MAX_TIMESTAMP)])
-            found = [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)]
-            assert found == [MIN_TIMESTAMP, 40, MAX_TIMESTAMP]
+            times = [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)]
+            assert times == [MIN_TIMESTAMP, 40, MAX_TIMESTAMP]
 
     def test_iterators_are_lazy_and_independent(self, tmp_path: Path) -> None:
         with closing(self.make_store(tmp_path)) as store:

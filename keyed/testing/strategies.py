@@ -281,7 +281,7 @@ def streams(
         timed.append((now, times, lag, row, quiet))
     if silent:
         timed = _with_silences(timed, silent)
-    found = []
+    elements = []
     # One choice shifts all rows so that the first is at 0. Moving only the first row would lose a fault that needs rows
     # some time apart.
     leads = draw(st.sampled_from([False, True, True, True]))
@@ -289,19 +289,19 @@ def streams(
     for now, times, lag, row, _ in sorted(timed, key=lambda each: each[0]):
         time = max(now - first - lag, 0)
         record = Record(row if timestamp is None else _stamped(row, timestamp, time), time)
-        found += [record] * times
-    return found
+        elements += [record] * times
+    return elements
 
 
 def _with_silences(timed: list[Any], column: str) -> list[Any]:
     """Return timed rows in which a key is silent before one of its rows, and all its later rows are shifted."""
     later: dict[str, int] = {}
-    found = []
+    silences = []
     for now, times, lag, row, quiet in sorted(timed, key=lambda each: each[0]):
         key = repr(_column(row, column))
         later[key] = later.get(key, 0) + quiet
-        found.append((now + later[key], times, lag, row, quiet))
-    return found
+        silences.append((now + later[key], times, lag, row, quiet))
+    return silences
 
 
 def _column(row: Any, name: str) -> Any:
@@ -326,13 +326,13 @@ def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
     """Return a stream cut into micro-batches. One row per batch is the simplest example."""
     # Drawn once for all rows, so that rows can be left out of an example without moving the cuts.
     together = draw(st.booleans())
-    found: list[list[Record]] = []
+    parts: list[list[Record]] = []
     for record in stream:
-        if found and together and not draw(st.booleans()):
-            found[-1].append(record)
+        if parts and together and not draw(st.booleans()):
+            parts[-1].append(record)
         else:
-            found.append([record])
-    return [Rows(batch) for batch in found]
+            parts.append([record])
+    return [Rows(batch) for batch in parts]
 
 
 @st.composite
@@ -425,10 +425,10 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
     if timed and not draw(st.booleans()):
         # The simplest example: both in order of event time. The order within each stream does not change.
         return list(merge(first, second, key=lambda row: row.timestamp))
-    found = []
+    records = []
     while first and second:
-        found.append((second if draw(st.booleans()) else first).pop(0))
-    return [*found, *first, *second]
+        records.append((second if draw(st.booleans()) else first).pop(0))
+    return [*records, *first, *second]
 
 
 def register() -> None:

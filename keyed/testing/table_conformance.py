@@ -38,9 +38,9 @@ def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
     table = store.table(state_id)
     if table is None:
         return {}
-    found = [row for _, part in table.select(None) for row in part.to_pylist()]
-    rows = {(row["k"], row["t"]): row["v"] for row in found}
-    assert len(rows) == len(found) == table.num_rows
+    stored = [row for _, part in table.select(None) for row in part.to_pylist()]
+    rows = {(row["k"], row["t"]): row["v"] for row in stored}
+    assert len(rows) == len(stored) == table.num_rows
     return rows
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.windows.aggregates import decimal_mean, decimal_of, mean_type
-from keyed.windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
+from keyed.windows.vectorized.row_groups import Groups, pc, pick, plain_column, reduced
 
 Parts = list[Any]
 _LOW = 2**32 - 1
@@ -270,7 +270,7 @@ class Timed(Accumulator):
         (np.maximum if self._latest else np.minimum).at(extreme, groups.ids, times)
         candidates = np.flatnonzero(times == extreme[groups.ids])
         chosen = groups.of(candidates)
-        return taken(parts, candidates[chosen.last_rows() if self._latest else chosen.first_rows()])
+        return pick(parts, candidates[chosen.last_rows() if self._latest else chosen.first_rows()])
 
 
 class Arrived(Accumulator):
@@ -300,9 +300,9 @@ class Arrived(Accumulator):
         there = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
         chosen = groups.of(there)
         # Where no value is there, any row has a null.
-        found = groups.last_rows()
-        found[chosen.ids[::-1] if not self._latest else chosen.ids] = there[::-1] if not self._latest else there
-        return taken(parts, found)
+        rows = groups.last_rows()
+        rows[chosen.ids[::-1] if not self._latest else chosen.ids] = there[::-1] if not self._latest else there
+        return pick(parts, rows)
 
 
 class Ranked(Accumulator):
@@ -328,13 +328,13 @@ class Ranked(Accumulator):
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         values, ranks = parts
         extreme = reduced(ranks, groups, self._operation)
-        (best,) = taken([extreme], groups.ids)
+        (best,) = pick([extreme], groups.ids)
         is_best = pc.equal(ranks, best)
         if pa.types.is_floating(ranks.type):
             # The best value of a group is NaN if it has no other values.
             is_best = pc.or_(is_best, pc.is_nan(best))
         candidates = np.flatnonzero(is_best.fill_null(False).to_numpy(zero_copy_only=False))
-        return [reduced(taken([values], candidates)[0], groups.of(candidates), "min"), extreme]
+        return [reduced(pick([values], candidates)[0], groups.of(candidates), "min"), extreme]
 
 
 def whole_limbs(parts: Sequence[Any]) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ from keyed.windows.vectorized.accumulators import (
 )
 from keyed.windows.vectorized.list_accumulators import AllValues, DistinctValues, Registers, TopValues, ValueCounts
 from keyed.windows.vectorized.python_accumulators import PythonAccumulator, PythonAggregate
-from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
+from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, pick
 
 #: Rows of a segment that are merged at a time by `Fold.running`.
 _BLOCK = 32
@@ -90,7 +90,7 @@ class Fold:
         Raises:
             SumOverflow: A sum of decimals does not fit into 38 digits.
         """
-        return [part for found in self._each(lambda each, _: each.of_rows(rows, groups)) for part in found]
+        return [part for array in self._each(lambda each, _: each.of_rows(rows, groups)) for part in array]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         """Return parts of the same group merged; earlier ones come first.
@@ -98,7 +98,7 @@ class Fold:
         Raises:
             SumOverflow: As in `of_rows`.
         """
-        return [part for found in self._each(lambda each, own: each.merged(own, groups), parts) for part in found]
+        return [part for array in self._each(lambda each, own: each.merged(own, groups), parts) for part in array]
 
     def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
         """Return the merged parts of spans of adjacent rows.
@@ -110,14 +110,14 @@ class Fold:
         """
         counts = last - first + 1
         if not len(counts) or counts.max() == 1:
-            return taken(parts, first)
+            return pick(parts, first)
         if self._adds_integers and not any(part.null_count for part in parts):
             # Spans may share most of their rows: differences of running sums visit each row once. They are exact,
             # because integers wrap around both ways.
             return [_span_sums(part.to_numpy(), first, last) for part in parts]
         ids = np.repeat(np.arange(len(first)), counts)
         rows = first[ids] + np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self.merged(taken(parts, rows), Groups(ids, len(first)))
+        return self.merged(pick(parts, rows), Groups(ids, len(first)))
 
     def results(self, parts: Parts) -> list[Any]:
         """Return the results, one column per aggregate.
@@ -127,55 +127,55 @@ class Fold:
         """
         return self._each(lambda each, own: each.result(own), parts)
 
-    def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
+    def running(self, parts: Parts, segments: Any, places: Any) -> Parts:
         """Return, for each wanted row, the merged parts of the rows of its segment up to it.
 
         Args:
             parts: Parts of rows.
             segments: The number of each row's segment, ascending.
-            wanted: Positions of rows, ascending.
+            places: Positions of rows, ascending.
         """
-        if not len(wanted):
-            return taken(parts, wanted)
+        if not len(places):
+            return pick(parts, places)
         starts = np.flatnonzero(np.diff(segments, prepend=segments[0] - 1))
         segment = np.cumsum(np.diff(segments, prepend=segments[0]) != 0)
         place = np.arange(len(segments)) - starts[segment]
         carried: Parts | None = None
         results: list[Parts] = []
-        found: list[Any] = []
-        for block in range(int(place[wanted].max()) // _BLOCK + 1):
+        outputs: list[Any] = []
+        for block in range(int(place[places].max()) // _BLOCK + 1):
             here = np.flatnonzero(place // _BLOCK == block)
-            asked = wanted[place[wanted] // _BLOCK == block]
+            chosen = places[place[places] // _BLOCK == block]
             # Each wanted row is a group of its own: the carried parts, then the rows of the block up to it.
-            counts = place[asked] % _BLOCK + 1
-            group = np.repeat(np.arange(len(asked)), counts)
-            rows = asked[group] - (np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(group)))
-            found.append(asked)
-            results.append(self._joined(carried, segment[asked], parts, rows, group, len(asked)))
+            counts = place[chosen] % _BLOCK + 1
+            group = np.repeat(np.arange(len(chosen)), counts)
+            rows = chosen[group] - (np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(group)))
+            outputs.append(chosen)
+            results.append(self._joined(carried, segment[chosen], parts, rows, group, len(chosen)))
             carried = self._joined(carried, np.arange(len(starts)), parts, here, segment[here], len(starts))
-        order = np.argsort(np.concatenate(found), kind="stable")
+        order = np.argsort(np.concatenate(outputs), kind="stable")
         whole = [concatenated(columns) for columns in zip(*results, strict=True)]
-        return taken(whole, order)
+        return pick(whole, order)
 
     def _joined(self, carried: Parts | None, of: Any, parts: Parts, rows: Any, group: Any, count: int) -> Parts:
         """Return the carried parts at ``of``, one per group, merged with rows of the groups."""
-        columns = taken(parts, rows)
+        columns = pick(parts, rows)
         if carried is not None:
-            columns = [concatenated(pair) for pair in zip(taken(carried, of), columns, strict=True)]
+            columns = [concatenated(pair) for pair in zip(pick(carried, of), columns, strict=True)]
             group = np.concatenate([np.arange(count), group])
         return self.merged(columns, Groups(group, count))
 
     def _each(self, of: Callable[[Accumulator, Parts], Any], parts: Sequence[Any] = ()) -> list[Any]:
         """Return the results of a function of each accumulator and its parts."""
-        found, at = [], 0
+        arrays, at = [], 0
         for name, accumulator in self._accumulators.items():
             end = at + len(accumulator.parts)
             try:
-                found.append(of(accumulator, list(parts[at:end])))
+                arrays.append(of(accumulator, list(parts[at:end])))
             except OverflowError as error:
                 raise SumOverflow(name, str(error)) from error
             at = end
-        return found
+        return arrays
 
 
 def _span_sums(numbers: Any, first: Any, last: Any) -> Any:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from keyed.windows.sketches import estimate, hash_value
 from keyed.windows.vectorized.accumulators import Accumulator, BatchRows, Parts
-from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, reduced, taken
+from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, pick, reduced
 
 #: A register and its rank are one integer: register · 2^6 + rank.
 _RANK_BITS = 6
@@ -34,7 +34,7 @@ class _Lists(Accumulator):
         """Return lists out of items; the items of a list keep the order in which they were selected."""
         selected = self._selected(items, groups)
         offsets = _offsets(groups.of(selected).sizes())
-        return [pa.ListArray.from_arrays(offsets, item) for item in taken(items, selected)]
+        return [pa.ListArray.from_arrays(offsets, item) for item in pick(items, selected)]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         parents = integers(pc.list_parent_indices(parts[0]))
@@ -70,7 +70,7 @@ class AllValues(_Lists):
         if not self._ignore_nulls:
             return self._of_items([column], groups)
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(taken([column], present), groups.of(present))
+        return self._of_items(pick([column], present), groups.of(present))
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         return _first(np.argsort(groups.ids, kind="stable"), groups, self._limit)
@@ -100,7 +100,7 @@ class DistinctValues(_Lists):
                 pc.is_nan(column), pa.scalar(math.nan, column.type), pc.add(column, pa.scalar(0, column.type))
             )
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(taken([column], present), groups.of(present))
+        return self._of_items(pick([column], present), groups.of(present))
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         selected = np.sort(grouped([groups.ids, items[0]]).first_rows())
@@ -135,7 +135,7 @@ class ValueCounts(_Lists):
         column = rows.column(self._column)
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         ones = pa.array(np.ones(len(present), dtype=np.int64))
-        return self._of_items([*taken([column], present), ones], groups.of(present))
+        return self._of_items([*pick([column], present), ones], groups.of(present))
 
     def _of_items(self, items: list[Any], groups: Groups) -> Parts:
         """Return lists of the distinct values of each group with the sums of their counts."""
@@ -144,7 +144,7 @@ class ValueCounts(_Lists):
         first = alike.first_rows()
         order = np.argsort(groups.ids[first], kind="stable")
         offsets = _offsets(groups.of(first).sizes())
-        values = taken([items[0]], first[order])[0]
+        values = pick([items[0]], first[order])[0]
         return [pa.ListArray.from_arrays(offsets, each) for each in (values, counts.take(pa.array(order)))]
 
     def result(self, parts: Parts) -> Any:
@@ -154,7 +154,7 @@ class ValueCounts(_Lists):
         order = integers(pc.sort_indices(table, sort_keys=keys))
         ids = lists[order]
         selected = order[np.arange(len(ids)) - np.searchsorted(ids, ids) < self._k]
-        values, counts = taken(
+        values, counts = pick(
             [table.column("value").combine_chunks(), table.column("count").combine_chunks()], selected
         )
         offsets = _offsets(np.bincount(lists[selected], minlength=len(parts[0])))
@@ -181,7 +181,7 @@ class TopValues(_Lists):
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         columns = [rows.column(name) for name in self._columns]
         ranked = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(taken(columns, ranked), groups.of(ranked))
+        return self._of_items(pick(columns, ranked), groups.of(ranked))
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         table = pa.table([pa.array(groups.ids), items[0], items[-1]], names=["group", "value", "rank"])

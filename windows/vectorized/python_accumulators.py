@@ -46,38 +46,38 @@ class PythonAccumulator(Accumulator):
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         function = self._aggregate.function
-        found: list[Any] = [None] * groups.count
-        made = np.zeros(groups.count, dtype=bool)
+        accumulators: list[Any] = [None] * groups.count
+        has_value = np.zeros(groups.count, dtype=bool)
         for place, value in zip(groups.ids.tolist(), rows.column(self._aggregate.column).to_pylist(), strict=True):
             if value is None:
                 continue
-            if not made[place]:
-                found[place], made[place] = function.create_accumulator(), True
+            if not has_value[place]:
+                accumulators[place], has_value[place] = function.create_accumulator(), True
             value = tuple(value.values()) if isinstance(value, dict) else value
-            found[place] = function.add(value, found[place])
-        cells = [encode_tagged(each) if there else None for each, there in zip(found, made, strict=True)]
+            accumulators[place] = function.add(value, accumulators[place])
+        cells = [encode_tagged(each) if there else None for each, there in zip(accumulators, has_value, strict=True)]
         return [pa.array(cells, pa.binary())]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         function = self._aggregate.function
-        found: list[Any] = [None] * groups.count
-        made = np.zeros(groups.count, dtype=int)
+        accumulators: list[Any] = [None] * groups.count
+        counts = np.zeros(groups.count, dtype=int)
         for place, cell in zip(groups.ids.tolist(), parts[0].to_pylist(), strict=True):
             if cell is None:
                 continue
-            if made[place] == 0:
-                found[place] = cell
+            if counts[place] == 0:
+                accumulators[place] = cell
             else:
-                before = decode_tagged(found[place]) if made[place] == 1 else found[place]
-                found[place] = function.merge(before, decode_tagged(cell))
-            made[place] += 1
-        cells = [encode_tagged(each) if count > 1 else each for each, count in zip(found, made, strict=True)]
+                before = decode_tagged(accumulators[place]) if counts[place] == 1 else accumulators[place]
+                accumulators[place] = function.merge(before, decode_tagged(cell))
+            counts[place] += 1
+        cells = [encode_tagged(each) if count > 1 else each for each, count in zip(accumulators, counts, strict=True)]
         return [pa.array(cells, pa.binary())]
 
     def result(self, parts: Parts) -> Any:
         function = self._aggregate.function
-        found = []
+        results = []
         for cell in parts[0].to_pylist():
             accumulator = function.create_accumulator() if cell is None else decode_tagged(cell)
-            found.append(snapshot(function.get_result(accumulator)))
-        return pa.array(found, self._aggregate.type)
+            results.append(snapshot(function.get_result(accumulator)))
+        return pa.array(results, self._aggregate.type)

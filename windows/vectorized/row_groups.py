@@ -94,7 +94,7 @@ def concatenated(columns: Sequence[Any]) -> Any:
     return columns[0] if len(columns) == 1 else pa.concat_arrays(list(columns))
 
 
-def taken(columns: Sequence[Any], rows: Any) -> list[Any]:
+def pick(columns: Sequence[Any], rows: Any) -> list[Any]:
     """Return the values of columns at positions; null where the position is negative."""
     positions = pa.array(rows, mask=rows < 0)
     return [column.take(positions) for column in columns]
@@ -184,10 +184,10 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
             return pc.if_else(pc.and_(pc.is_null(numbers), pa.array(has_nan)), nan, numbers)
     table = pa.table([pa.array(groups.ids), column], names=["group", "value"])
     grouping: Any = table.group_by("group", use_threads=False)
-    found = grouping.aggregate([("value", operation)])
+    columns = grouping.aggregate([("value", operation)])
     place = np.full(groups.count, -1, dtype=np.int64)
-    place[integers(found["group"])] = np.arange(found.num_rows)
-    return taken([array_of(found[f"value_{operation}"])], place)[0]
+    place[integers(columns["group"])] = np.arange(columns.num_rows)
+    return pick([array_of(columns[f"value_{operation}"])], place)[0]
 
 
 def _sums_fit(column: Any) -> bool:

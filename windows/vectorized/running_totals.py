@@ -23,9 +23,9 @@ from keyed.windows.vectorized.row_groups import (
     grouped,
     integers,
     pc,
+    pick,
     plain_column,
     reduced,
-    taken,
 )
 from keyed.windows.vectorized.window_tables import timestamps
 
@@ -93,7 +93,7 @@ class RunningTotals:
         groups = grouped(keys)
         parts = self._combined.of_rows(BatchRows(table, integers(times) if self._timed else None), groups)
         names = [name for name, _ in self._combined.columns]
-        combined = self._table(taken(keys, groups.first_rows()), parts, names)
+        combined = self._table(pick(keys, groups.first_rows()), parts, names)
         return combined if times is None else combined.append_column(_LATEST, reduced(times, groups, "max"))
 
     def add(
@@ -113,8 +113,8 @@ class RunningTotals:
             results: The results of all keys.
             ctx: Receives the totals.
         """
-        keys, found, latest = self.merge(table, accumulators, distinct)
-        totals = self._table(keys, found, self._names)
+        keys, sums, latest = self.merge(table, accumulators, distinct)
+        totals = self._table(keys, sums, self._names)
         results.upsert(totals)
         ctx.emit(totals if latest is None else totals.append_column(TIMESTAMP_COLUMN, latest))
 
@@ -131,7 +131,7 @@ class RunningTotals:
         """
         table, keys = self._counted(table, distinct)
         if stored is None:
-            stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
+            stored = accumulators.lookup(self._table(pick(keys, grouped(keys).first_rows())))
         keys, parts, groups = self._merged(stored, table)
         results = self._fold.results(parts)
         accumulators.upsert(self._table(keys, parts, self._parts))
@@ -167,7 +167,7 @@ class RunningTotals:
         keys = [concatenated([plain_column(each.column(name)) for each in tables]) for name in self._keys]
         parts = [concatenated(own) for own in zip(*map(self._fold.stored, tables), strict=True)]
         groups = grouped(keys)
-        return taken(keys, groups.first_rows()), self._fold.merged(parts, groups), groups
+        return pick(keys, groups.first_rows()), self._fold.merged(parts, groups), groups
 
     def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
         """Add values to those that were counted, and return the number of new ones by row.
@@ -179,7 +179,7 @@ class RunningTotals:
         """
         of_row = integers(pc.list_parent_indices(values))
         names = (*self._keys, DISTINCT_VALUE)
-        came = pa.table([*taken(keys, of_row), pc.list_flatten(values)], names=list(names))
+        came = pa.table([*pick(keys, of_row), pc.list_flatten(values)], names=list(names))
         known = counted.lookup(came)
         groups = grouped([concatenated([*known.column(name).chunks, *came.column(name).chunks]) for name in names])
         first = groups.first_rows()

@@ -16,7 +16,7 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows, Parts
-from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, taken
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pick
 from keyed.windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
 from keyed.windows.vectorized.slices import clamped
 from keyed.windows.vectorized.window_tables import Tables
@@ -99,7 +99,7 @@ class VectorizedSessions:
         if not is_accepted.all():
             self._tables.divert(ctx, table.filter(pa.array(~is_accepted)))
             kept = np.flatnonzero(is_accepted)
-            table, rows, keys = table.take(pa.array(kept)), rows.of(kept), taken(keys, kept)
+            table, rows, keys = table.take(pa.array(kept)), rows.of(kept), pick(keys, kept)
             timestamps = timestamps[kept]
         if not len(rows):
             return
@@ -133,11 +133,11 @@ class VectorizedSessions:
         sessions = plan.sessions.of(is_changed)
         groups = Groups(place[session_of_row], len(sessions))
         parts = self._fold.of_rows(rows, groups)
-        columns = taken(keys, groups.first_rows())
+        columns = pick(keys, groups.first_rows())
         old = np.flatnonzero(is_changed[session_of_open])
         if len(old):
             held = place[session_of_open[old]]
-            parts = [concatenated(pair) for pair in zip(taken(self._tables.parts(stored), old), parts, strict=True)]
+            parts = [concatenated(pair) for pair in zip(pick(self._tables.parts(stored), old), parts, strict=True)]
             parts = self._fold.merged(parts, Groups(np.concatenate([held, np.arange(len(sessions))]), len(sessions)))
         is_gone = sessions.ends <= clamped(clock.after + 1 - self._lateness)
         if len(old):
@@ -146,9 +146,9 @@ class VectorizedSessions:
         kept, ended = np.flatnonzero(~is_gone), np.flatnonzero(is_gone & (sessions.ends > clamped(clock.before + 1)))
         open_ = sessions.of(kept)
         times = {_START: open_.starts, _END: open_.ends}
-        self._state.upsert(self._tables.state(taken(columns, kept), times, taken(parts, kept)))
+        self._state.upsert(self._tables.state(pick(columns, kept), times, pick(parts, kept)))
         done = sessions.of(ended)
-        self._tables.emit(ctx, taken(columns, ended), done.starts, done.ends, taken(parts, ended))
+        self._tables.emit(ctx, pick(columns, ended), done.starts, done.ends, pick(parts, ended))
 
     # Firing -----------------------------------------------------------------------------------------------------
 
@@ -176,13 +176,13 @@ class VectorizedSessions:
         fires = np.zeros(len(plan.sessions), dtype=bool)
         fires[segments[plan.fires]] = True
         chosen = np.flatnonzero(fires[segments])
-        wanted = np.searchsorted(chosen, plan.fires)
-        found = self._fold.running(taken(parts, plan.order[chosen]), segments[chosen], wanted)
+        places = np.searchsorted(chosen, plan.fires)
+        results = self._fold.running(pick(parts, plan.order[chosen]), segments[chosen], places)
         joins = np.flatnonzero(plan.ahead >= 0)
         if len(joins):
-            both = [concatenated(pair) for pair in zip(found, taken(held, plan.ahead[joins]), strict=True)]
+            both = [concatenated(pair) for pair in zip(results, pick(held, plan.ahead[joins]), strict=True)]
             numbers = np.concatenate([np.arange(len(plan.fires)), joins])
-            found = self._fold.merged(both, Groups(numbers, len(plan.fires)))
+            results = self._fold.merged(both, Groups(numbers, len(plan.fires)))
         # Any row of the key has its columns.
         row_of_key = np.full(int(plan.sessions.keys.max()) + 1, -1, dtype=np.int64)
         first = spans.first_rows()
@@ -190,4 +190,4 @@ class VectorizedSessions:
         key_of_span[plan.order] = plan.sessions.keys[plan.numbers[plan.order]]
         row_of_key[key_of_span[open_count:]] = first
         fired = plan.fired
-        self._tables.emit(ctx, taken(keys, row_of_key[fired.keys]), fired.starts, fired.ends, found)
+        self._tables.emit(ctx, pick(keys, row_of_key[fired.keys]), fired.starts, fired.ends, results)

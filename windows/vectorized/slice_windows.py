@@ -16,7 +16,7 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows, Parts
-from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, plain_column, taken
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, pick, plain_column
 from keyed.windows.vectorized.slices import Slices, clamped
 from keyed.windows.vectorized.window_tables import Tables
 
@@ -117,7 +117,7 @@ class SliceWindows:
         ending, windows = slices.windows(starts, now - 1, now)
         if len(ending):
             each = self._fold.of_rows(rows, Groups(np.arange(len(times)), len(times)))
-            self._tables.emit(ctx, taken(self._tables.keys(table), ending), windows, windows + slices.size, each)
+            self._tables.emit(ctx, pick(self._tables.keys(table), ending), windows, windows + slices.size, each)
         if slices.last_windows(starts[:1])[0] + slices.size - 1 > now:
             keys, groups, parts = self._partials(table, rows.times, starts)
             self._merge(self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts))
@@ -133,7 +133,7 @@ class SliceWindows:
         numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
         groups = grouped([*keys, numbers])
         parts = self._fold.of_rows(BatchRows(table, times), groups)
-        return taken(keys, groups.first_rows()), groups, parts
+        return pick(keys, groups.first_rows()), groups, parts
 
     def _merge(self, added: Any) -> None:
         """Merge slices into the state. A slice may occur several times."""
@@ -149,7 +149,7 @@ class SliceWindows:
         groups = grouped([*keys, starts])
         first = groups.first_rows()
         merged = self._fold.merged(self._tables.parts(both), groups)
-        self._state.upsert(self._tables.state(taken(keys, first), {self._slice: starts[first]}, merged))
+        self._state.upsert(self._tables.state(pick(keys, first), {self._slice: starts[first]}, merged))
 
     # Firing -----------------------------------------------------------------------------------------------------
 
@@ -199,9 +199,9 @@ class SliceWindows:
         while len(growing):
             growing = growing[following[last[growing]] < windows[growing] + slices.size]
             last[growing] += 1
-        keys, parts = taken(keys, order), taken(self._tables.parts(table), order)
+        keys, parts = pick(keys, order), pick(self._tables.parts(table), order)
         parts = self._fold.spans(parts, first, last)
-        self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
+        self._tables.emit(ctx, pick(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
         """Fire, for each row, its windows that have ended and are kept, with their elements so far."""
@@ -218,7 +218,7 @@ class SliceWindows:
         needed = np.repeat(first, number)
         places = np.tile(np.arange(number) * slices.step, len(first))
         wanted = {self._slice: windows[needed] + places}
-        columns = [*taken(keys, needed), pa.array(wanted[self._slice])]
+        columns = [*pick(keys, needed), pa.array(wanted[self._slice])]
         stored = self._state.lookup(_distinct(pa.table(columns, names=[*self._keys, self._slice])))
         all_keys = [concatenated(pair) for pair in zip(self._tables.keys(stored), columns[:-1], strict=True)]
         slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), wanted[self._slice]])])
@@ -227,14 +227,14 @@ class SliceWindows:
         found = at[slots.ids[stored.num_rows :]]
         is_there = found >= 0
         each = self._fold.of_rows(BatchRows(table, times), Groups(np.arange(len(rows)), len(rows)))
-        held = taken(self._tables.parts(stored), found[is_there])
+        held = pick(self._tables.parts(stored), found[is_there])
         parts = [concatenated(pair) for pair in zip(held, each, strict=True)]
         segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_there], segments.ids])
         order = np.argsort(segment, kind="stable")
         is_row = order >= is_there.sum()
-        parts = self._fold.running(taken(parts, order), segment[order], np.flatnonzero(is_row))
+        parts = self._fold.running(pick(parts, order), segment[order], np.flatnonzero(is_row))
         rows = order[is_row] - is_there.sum()
-        self._tables.emit(ctx, taken(keys, rows), windows[rows], windows[rows] + slices.size, parts)
+        self._tables.emit(ctx, pick(keys, rows), windows[rows], windows[rows] + slices.size, parts)
 
 
 def _distinct(table: Any) -> Any:

@@ -152,8 +152,8 @@ def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callabl
     fold, group = DeltaFold(), GroupFold(folder.log_id, folder.group)
     whole: _Whole | None = None
     marker: Commit | None = None
-    for found, segment, path in folder.commits(listing, 0, target):
-        each = group.add(found.commit, found.blocks())
+    for stored, segment, path in folder.commits(listing, 0, target):
+        each = group.add(stored.commit, stored.blocks())
         marker = commit = each.commit
         if commit.snapshot:
             fold, whole = DeltaFold(), None
@@ -191,14 +191,14 @@ def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_
 
 def _checked(state: Iterable[Delta], marker: Commit, path: PurePath) -> Iterator[Block]:
     """Yield the blocks of a state; raise at the end if it does not match the commit."""
-    found = LiveHash()
+    live = LiveHash()
     for delta in state:
-        found.add(delta)
+        live.add(delta)
         yield from delta.blocks()
-    if difference(found, marker.entries, marker.hash):
+    if difference(live, marker.entries, marker.hash):
         raise CorruptionError(
             f"compaction was abandoned: the marker of commit {marker.sequence} has {marker.entries} entries with hash "
-            f"{marker.hash}, and the log has {found.live} with {hash_text(found.value)}; nothing was removed",
+            f"{marker.hash}, and the log has {live.live} with {hash_text(live.value)}; nothing was removed",
             where=str(path.parent),
         )
 

@@ -74,9 +74,9 @@ def _other_content(root: Path) -> str | None:
         return f"the state tables or changelogs of {', '.join(map(repr, operators))}, each in a folder below it"
     if "groups" in names:
         return "the key groups of a changelog whose file 'header' is missing"
-    for pattern, found in _KNOWN:
+    for pattern, entry in _KNOWN:
         if any(map(pattern.fullmatch, names)):
-            return found
+            return entry
     return repr(names[0]) + (f" and {len(names) - 1} more" if names[1:] else "")
 
 
@@ -153,11 +153,11 @@ class DirectoryChangelog(StoredChangelog):
 
     def _create(self, record: bytes) -> None:
         root = Path(self.path)
-        found = _other_content(root)
+        other = _other_content(root)
         # Another driver may have created it in the meantime.
-        if found is not None and self.header() is None:
+        if other is not None and self.header() is None:
             raise ChangelogError(
-                f"{self.path} holds {found}, so it is not a new folder for a changelog, and nothing was written to it; "
+                f"{self.path} holds {other}, so it is not a new folder for a changelog, and nothing was written to it; "
                 "give DirectoryChangelog a new or empty folder of its own"
             )
         make_folder(root, group=self.group_access)

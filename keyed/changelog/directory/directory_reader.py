@@ -41,9 +41,9 @@ class DirectoryReader:
         position = after
         while True:
             try:
-                for found, _, _ in self._folder.commits(listing, position, end):
-                    yield found.commit, found.blocks()
-                    position = found.commit.sequence
+                for stored, _, _ in self._folder.commits(listing, position, end):
+                    yield stored.commit, stored.blocks()
+                    position = stored.commit.sequence
                 return
             except FileNotFoundError as error:
                 # Compaction has removed it. Commits that were not read yet are in the base, where only reading from the

@@ -116,10 +116,10 @@ class DirectoryWriter:
         return Status.CLOSED if self._compaction is None else self._compaction.work.status
 
     def __repr__(self) -> str:
-        told = f"<DirectoryWriter of {self._folder.path}, compaction {self.status.value}"
+        text = f"<DirectoryWriter of {self._folder.path}, compaction {self.status.value}"
         work = self._compaction and self._compaction.work
         error = work and (work.error or work.trouble)
-        return f"{told}, {work.failures} failures: {type(error).__name__}: {error}>" if work and error else f"{told}>"
+        return f"{text}, {work.failures} failures: {type(error).__name__}: {error}>" if work and error else f"{text}>"
 
     def close(self) -> None:
         self._unstage()
@@ -133,12 +133,12 @@ class DirectoryWriter:
             return
         sequence = segment.commit.sequence
         path = self._folder.segment(sequence)
-        with suppress(FileNotFoundError), self._folder.opened(path, sequence) as (found, _):
+        with suppress(FileNotFoundError), self._folder.opened(path, sequence) as (published, _):
             if is_staged(path, segment.commit.attempt):
                 # Its publisher may not have made it durable yet, or may never do so.
                 sync_folder(self._folder.path)
             self._unstage()
-            if found is not None and found.attempt == segment.commit.attempt:
+            if published is not None and published.attempt == segment.commit.attempt:
                 self._last, self._path = segment.commit, path
                 if self._compaction is not None:
                     self._compaction.grown(segment.bytes)

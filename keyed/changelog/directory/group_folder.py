@@ -201,10 +201,10 @@ class GroupFiles(ABC, Generic[AnyPath]):
             segment = SegmentFile(file)
             commit = segment.commit()
             if commit is not None:
-                found = (commit.log_id, commit.group, next(segment.commits()).commit.sequence)
-                if found != (self.log_id, self.group, sequence):
+                identity = (commit.log_id, commit.group, next(segment.commits()).commit.sequence)
+                if identity != (self.log_id, self.group, sequence):
                     raise CorruptionError(
-                        f"commit {found} belongs to another log or sequence: (log id, group, sequence) should be "
+                        f"commit {identity} belongs to another log or sequence: (log id, group, sequence) should be "
                         f"{(self.log_id, self.group, sequence)}",
                         where=str(path),
                     )
@@ -273,8 +273,8 @@ class GroupFiles(ABC, Generic[AnyPath]):
                 if last is None:
                     torn = torn or path
                     continue
-                for found in segment.commits():
-                    commit = found.commit
+                for stored in segment.commits():
+                    commit = stored.commit
                     if commit.sequence <= after:
                         before = commit if commit.sequence == after else before
                         continue
@@ -288,7 +288,7 @@ class GroupFiles(ABC, Generic[AnyPath]):
                             raise CorruptionError(missing, where=str(self.path))
                         if before is not None and commit.previous != before.attempt:
                             raise CorruptionError(f"the commit does not follow commit {after}", where=str(path))
-                    yield found, segment, path
+                    yield stored, segment, path
                     before, after, torn = commit, commit.sequence, None
 
     def existing(self, listing: Listing, commit: Commit, last: Commit | None) -> Commit:
@@ -304,22 +304,22 @@ class GroupFiles(ABC, Generic[AnyPath]):
             ChangelogDiverged: It is of another attempt.
         """
         path = self.path_of(listing, commit.sequence)
-        found = None
+        stored = None
         with suppress(FileNotFoundError), self.opened(path, int(path.name[:20])) as (there, segment):
             in_file = (each.commit for each in segment.commits()) if there is not None else ()
-            found = next((each for each in in_file if each.sequence == commit.sequence), None)
-        if found is None:
+            stored = next((each for each in in_file if each.sequence == commit.sequence), None)
+        if stored is None:
             newest = 0 if last is None else last.sequence
             raise ChangelogFenced(
                 f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
                 "unless this is an outdated attempt, open the writer again"
             )
-        if found.attempt != commit.attempt:
+        if stored.attempt != commit.attempt:
             raise ChangelogDiverged(
-                f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not "
+                f"{path}: another commit {commit.sequence} exists, of attempt {stored.attempt} and not "
                 f"{commit.attempt}; give changelog= an empty {self.place}, which starts with a snapshot"
             )
-        return found
+        return stored
 
     @staticmethod
     def _check_whole_base(commit: Commit | None, path: PurePath) -> Commit:

@@ -177,9 +177,9 @@ class StoredChangelog(ABC):
             # `forget` may have removed it in the meantime.
             if _KEPT.fullmatch(name) and (record := self._get(f"kept/{name}")) is not None:
                 where = f"{self._root}/kept/{name}"
-                found, data = decode_kept(record, where)
-                if found != name:
-                    raise CorruptionError(f"the record belongs to {found!r}", where=where)
+                kept, data = decode_kept(record, where)
+                if kept != name:
+                    raise CorruptionError(f"the record belongs to {kept!r}", where=where)
                 yield name, data
 
     @property
@@ -210,9 +210,9 @@ class StoredChangelog(ABC):
         if record is None:
             return None
         where = f"{self._root}/{_position(sequence)}"
-        found, data = decode_position(record, where)
-        if found != sequence:
-            raise CorruptionError(f"the position belongs to sequence {found}", where=where)
+        position, data = decode_position(record, where)
+        if position != sequence:
+            raise CorruptionError(f"the position belongs to sequence {position}", where=where)
         return data
 
     def _drop_positions(self, least: int) -> None:

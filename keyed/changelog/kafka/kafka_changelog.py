@@ -159,10 +159,10 @@ class KafkaChangelog:
         replicas = self.replication_factor
         if replicas is not None and (type(replicas) is not int or not 0 < replicas < 2**15):
             raise DefinitionError(f"replication_factor={shown(replicas)} must be an int from 1 to 32767, or None")
-        taken = dict(self.topic_settings).keys() & self._topic_settings().keys()
-        if taken:
+        reserved = dict(self.topic_settings).keys() & self._topic_settings().keys()
+        if reserved:
             raise DefinitionError(
-                f"topic_settings={sorted(taken)}: keyed sets these itself, by compaction_lag and "
+                f"topic_settings={sorted(reserved)}: keyed sets these itself, by compaction_lag and "
                 "tombstone_retention; leave them out"
             )
         check_client(self.bootstrap, dict(self.settings))
@@ -182,8 +182,8 @@ class KafkaChangelog:
                 f"groups, and the query has {operator!r} with {parallelism}; give changelog= another topic, and "
                 "restore_from= this one to continue with its state"
             )
-        asked = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
-        make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, asked, _NEW)
+        settings = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
+        make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, settings, _NEW)
         return header or write_headers(cluster, self.topic, operator, parallelism)
 
     def header(self) -> LogHeader | None:

@@ -85,10 +85,10 @@ class KafkaFold:
         if not described_tables(commit.states, self._where):
             entries = (self._keys.address(key) for key in self._live)
             values = (message.value() for message in self._live.values())
-            found = hash_text(hash_sum((*entry, value) for entry, value in zip(entries, values, strict=True)))
-            if found != commit.hash:
+            digest = hash_text(hash_sum((*entry, value) for entry, value in zip(entries, values, strict=True)))
+            if digest != commit.hash:
                 raise CorruptionError(
-                    f"the {commit.entries} entries after commit {commit.sequence} have hash {found}, and its marker "
+                    f"the {commit.entries} entries after commit {commit.sequence} have hash {digest}, and its marker "
                     f"has {commit.hash}",
                     where=self._where,
                 )

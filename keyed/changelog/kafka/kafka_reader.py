@@ -128,8 +128,8 @@ class KafkaReader:
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
         """See `ChangelogReader.commits`."""
         with self._consumer() as consumer:
-            found = self._from(consumer, after) if after else self._from_start(consumer, until)
-            for marker, commit, blocks in found:
+            commits = self._from(consumer, after) if after else self._from_start(consumer, until)
+            for marker, commit, blocks in commits:
                 if until is not None and commit.sequence > until:
                     return
                 yield commit, blocks
@@ -214,18 +214,18 @@ class KafkaReader:
             return False
         return not messages or sequence_of(messages[0].headers(), self._where) == commit.sequence
 
-    def _broken(self, marker: Marker, after: int, found: int) -> CorruptionError | HistoryCompacted:
+    def _broken(self, marker: Marker, after: int, count: int) -> CorruptionError | HistoryCompacted:
         """Return the error for a commit that is not whole, or does not follow."""
         commit = marker.commit
-        said = (
-            f"commit {after} is followed by commit {commit.sequence} with {found} records, and its marker has "
+        message = (
+            f"commit {after} is followed by commit {commit.sequence} with {count} records, and its marker has "
             f"{commit.records} after attempt {commit.previous!r}"
         )
         age_ms = time.time() * 1000 - marker.time_ms
         if age_ms + _SKEW_MS < int(self._partition.cluster.topic_settings(self._partition.topic)[_LAG]):
             where = f"{self._where}, offset {marker.offset}"
-            return CorruptionError(f"{said}, although it is not compacted yet", where=where)
-        return HistoryCompacted(f"{self._where}: {said}: it was compacted; read again from the start (after=0)")
+            return CorruptionError(f"{message}, although it is not compacted yet", where=where)
+        return HistoryCompacted(f"{self._where}: {message}: it was compacted; read again from the start (after=0)")
 
     def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
         """Yield the records from an offset on, in parts that end with a marker."""

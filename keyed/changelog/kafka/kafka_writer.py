@@ -120,24 +120,24 @@ class KafkaWriter:
 
     def _existing(self, commit: Commit, last: Commit) -> Commit:
         """Return the existing commit of the same sequence."""
-        found: Commit | None = last
+        existing: Commit | None = last
         if commit.sequence < last.sequence:
             reader = KafkaReader(self._partition, self._header)
             try:
-                found = next((there for there, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
+                existing = next((there for there, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
             except HistoryCompacted:
-                found = None
-        if found is None or found.sequence != commit.sequence:
+                existing = None
+        if existing is None or existing.sequence != commit.sequence:
             raise ChangelogFenced(
                 f"{self._where}: the log has continued to commit {last.sequence}, and commit {commit.sequence} is "
                 "compacted; unless this is an outdated attempt, open the writer again"
             )
-        if found.attempt != commit.attempt:
+        if existing.attempt != commit.attempt:
             raise ChangelogDiverged(
-                f"{self._where}: another commit {commit.sequence} exists, of attempt {found.attempt} and not "
+                f"{self._where}: another commit {commit.sequence} exists, of attempt {existing.attempt} and not "
                 f"{commit.attempt}; give changelog= an empty topic"
             )
-        return found
+        return existing
 
     def _append(self, transactions: Transactions, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
         transactions.begin()

@@ -80,9 +80,9 @@ class MarkedWriter:
         try:
             consumer: Any = reading.consumer()
             try:
-                found = consumer.list_topics(self._topic, timeout=cluster.timeout).topics[self._topic]
-                if found.error is not None:
-                    raise ChangelogError(f"{self._where} does not exist: Kafka reports {found.error.name()}")
+                description = consumer.list_topics(self._topic, timeout=cluster.timeout).topics[self._topic]
+                if description.error is not None:
+                    raise ChangelogError(f"{self._where} does not exist: Kafka reports {description.error.name()}")
                 self._transactions = Transactions(self._writing(), self._id, self._where)
                 mark = committed(consumer, ck.TopicPartition(self._topic, 0), cluster.timeout)
                 self._group = consumer.consumer_group_metadata()
@@ -164,9 +164,9 @@ def committed(consumer: Any, partition: Any, seconds: float) -> Any:
     while True:
         is_last = time.monotonic() >= deadline
         try:
-            (found,) = consumer.committed([partition], max(deadline - time.monotonic(), 0.1))
-            if is_last or found.error is None or found.error.name() not in _MOVING:
-                return found
+            (offset,) = consumer.committed([partition], max(deadline - time.monotonic(), 0.1))
+            if is_last or offset.error is None or offset.error.name() not in _MOVING:
+                return offset
         except ck.KafkaException as error:
             if is_last or error.args[0].name() not in _MOVING:
                 raise

@@ -45,10 +45,10 @@ def _records(partition: Partition, kind: bytes) -> Iterator[tuple[bytes, str]]:
     """Yield the records of a kind that were not removed, and their places for messages."""
     consumer = partition.cluster.consumer()
     low, _ = partition.offsets(consumer)
-    found: dict[bytes, Any] = {}
+    records: dict[bytes, Any] = {}
     for messages in partition.read(consumer, low):
-        found |= {key: message for message in messages if (key := message.key() or b"").startswith(kind)}
-    for message in found.values():
+        records |= {key: message for message in messages if (key := message.key() or b"").startswith(kind)}
+    for message in records.values():
         if message.value() is not None:
             yield message.value(), f"{partition}, offset {message.offset()}"
 

@@ -125,8 +125,8 @@ class Bucket:
 
         def get(obstore: Any, store: Any) -> tuple[bytes, int]:
             try:
-                found = obstore.get(store, key, options={"range": (start, start + size)})
-                return bytes(found.bytes()), found.meta["size"]
+                response = obstore.get(store, key, options={"range": (start, start + size)})
+                return bytes(response.bytes()), response.meta["size"]
             except Exception as error:
                 # An empty object has no range.
                 if start == 0 and "status code: 416" in str(error):
@@ -201,8 +201,8 @@ class Bucket:
 
     def children(self, prefix: str) -> list[str]:
         """Return the names of objects and prefixes directly under a prefix."""
-        found = self._ask_for_names(prefix, lambda obstore, store: obstore.list_with_delimiter(store, prefix or None))
-        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        listing = self._ask_for_names(prefix, lambda obstore, store: obstore.list_with_delimiter(store, prefix or None))
+        paths = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -333,10 +333,10 @@ def _store_of(bucket: Bucket) -> Any:
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
     config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
     retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=bucket.timeout)}
-    made: Any = getattr(_obstore().store, _SCHEMES[bucket.scheme])
+    store_class: Any = getattr(_obstore().store, _SCHEMES[bucket.scheme])
     failed = ""
     try:
-        return made(bucket.name, config=config, client_options=client or None, retry_config=retries)
+        return store_class(bucket.name, config=config, client_options=client or None, retry_config=retries)
     except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
         failed = type(error).__name__
     raise DefinitionError(

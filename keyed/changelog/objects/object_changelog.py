@@ -152,12 +152,12 @@ class ObjectStoreChangelog(StoredChangelog):
         self._bucket.delete(map(self._key, names))
 
     def _create(self, record: bytes) -> None:
-        found = self._bucket.children(self.url.split("/", 3)[3])
+        names = self._bucket.children(self.url.split("/", 3)[3])
         # Another driver may have created it in the meantime.
-        if found and self.header() is None:
-            parts = "the parts of a changelog whose 'header' is missing" if _PARTS.issuperset(found) else None
+        if names and self.header() is None:
+            parts = "the parts of a changelog whose 'header' is missing" if _PARTS.issuperset(names) else None
             raise ChangelogError(
-                f"{self.url} holds {parts or repr(found[0])}, so it is not a new prefix for a changelog, and nothing "
+                f"{self.url} holds {parts or repr(names[0])}, so it is not a new prefix for a changelog, and nothing "
                 "was written to it; give ObjectStoreChangelog a prefix of its own"
             )
         self._put("header", record)
@@ -182,10 +182,10 @@ def is_object_store(text: object) -> bool:
     return isinstance(text, str) and text.startswith(_SCHEMES)
 
 
-def changelog_at(given: Any) -> Any:
+def changelog_at(place: Any) -> Any:
     """Return the changelog at the URL of an object store; any other argument unchanged.
 
     Raises:
         DefinitionError: The URL is malformed.
     """
-    return ObjectStoreChangelog(given) if is_object_store(given) else given
+    return ObjectStoreChangelog(place) if is_object_store(place) else place

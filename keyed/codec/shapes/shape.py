@@ -62,12 +62,12 @@ class Shape:
 
     def refusal(self, value: Any) -> EncodingError:
         """Return the error for a value that does not pass ``check``. It names the part that does not match."""
-        shape, place, found = self, "", True
-        while found and shape.parts is not None:
-            found = False
+        shape, place, refusal = self, "", True
+        while refusal and shape.parts is not None:
+            refusal = False
             for where, part, item in shape.parts(value):
                 if not part.check(item):
-                    shape, place, value, found = part, place + where, item, True
+                    shape, place, value, refusal = part, place + where, item, True
                     break
         cls = type(value)
         hint = "" if cls in _PLAIN_CLASSES else f"; {remedy(cls, role='value')}"

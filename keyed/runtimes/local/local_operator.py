@@ -153,9 +153,9 @@ class LocalOperator:
         Raises:
             DefinitionError: The initial state is not a frame, or has no columns for the key.
         """
-        given, spec = self.stage.initial_state, self.spec
-        if given is not None:
-            self._initial = [*by_group(given, spec.function, spec.keys, spec.name, spec.parallelism)]
+        initial, spec = self.stage.initial_state, self.spec
+        if initial is not None:
+            self._initial = [*by_group(initial, spec.function, spec.keys, spec.name, spec.parallelism)]
 
     def check_states(self) -> None:
         """Check the states of a checkpoint against the function.
@@ -213,7 +213,7 @@ class LocalOperator:
             from keyed.runtimes.local.table_rows import rows_after_tables
 
             return rows_after_tables(emitted, schema, read, self.stage.name, timed=timed)
-        values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
+        values = as_rows(list(map(OutputCopies(schema).freeze, emitted.values)), schema, output.stage.name)
         if read.steps:
             times = emitted.timestamps() if timed else None
             return rows_after_steps(read, values, times, self.stage.name, vectorized=self._vectorized)
@@ -247,8 +247,8 @@ class LocalOperator:
             from keyed.runtimes.local.table_rows import routed
 
             sides: list[list[SourceRows]] = [[], []]
-            for each, found in zip(self.stage.inputs, rows.inputs or [rows], strict=False):
-                sides[each.side].append(found)
+            for each, part in zip(self.stage.inputs, rows.inputs or [rows], strict=False):
+                sides[each.side].append(part)
             tables, type_, rows_combined = routed(self.spec, sides[0], self.spec.keys)
             tables2, type2, _ = routed(self.spec, sides[1], self.spec.keys2)
             rows_by_group = [{"table": one, "table2": two} for one, two in zip(tables, tables2, strict=True)]
@@ -375,8 +375,8 @@ class LocalOperator:
     def _sides(self, rows: SourceRows) -> tuple[list[SourceRows], list[SourceRows]]:
         """Return the rows of the keyed inputs, and those of the broadcast inputs."""
         sides: tuple[list[SourceRows], list[SourceRows]] = ([], [])
-        for each, found in zip(self.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
-            sides[each.is_broadcast].append(found)
+        for each, part in zip(self.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
+            sides[each.is_broadcast].append(part)
         return sides
 
     def _broadcast(self, rows: list[SourceRows]) -> Callable[[], Iterable[Chunk]]:

@@ -505,14 +505,14 @@ class LocalQuery(Shown):
                 emitted |= {(stage.name, tag): side for tag, side in result.side.items()}
                 _divert(stage, rows, emitted)
             for bound in self._outputs:
-                found = emitted.get(bound.output.address) or Emitted()
+                output = emitted.get(bound.output.address) or Emitted()
                 if bound.output.steps:
-                    found = _after_steps(bound.output, found)
-                records = packed(bound, self._writers[bound], found, position.batches)
+                    output = _after_steps(bound.output, output)
+                records = packed(bound, self._writers[bound], output, position.batches)
                 if records is not None:
                     outbox[bound] = records
-            for (name, side), found in emitted.items():
-                if side is not None and found.values:
+            for (name, side), output in emitted.items():
+                if side is not None and output.values:
                     self._warnings.emitted(name, [side])
             waits = any(export_interval(operator.stage.changelog) for operator in operators)
             if waits or positions[:-1]:
@@ -629,7 +629,7 @@ def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted | Em
         if after is not None and after.count:
             tables.tables.append(after.table(output.stage.name))
         return tables
-    own = map(OutputCopies(plain.schema).take, emitted.values)
+    own = map(OutputCopies(plain.schema).freeze, emitted.values)
     values = as_rows(list(own), plain.schema, output.stage.name)
     result = Emitted()
     result.values = after_steps(values, None, output.steps, plain.schema, output.stage.name).values()

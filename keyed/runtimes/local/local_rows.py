@@ -89,15 +89,15 @@ class SourceRows:
     @property
     def channels(self) -> dict[ChannelId, int]:
         """The highest timestamp of each channel that had rows, as `keyed.engine.channels.advance` has them."""
-        found: dict[ChannelId, int] = {}
+        highest_times: dict[ChannelId, int] = {}
         for index, rows in enumerate(self.inputs or [self]):
             if rows.held:
-                found[index, ""] = MIN_TIMESTAMP
+                highest_times[index, ""] = MIN_TIMESTAMP
             elif rows.by_partition is not None:
-                found |= {(index, name): highest for name, highest in rows.by_partition.items()}
+                highest_times |= {(index, name): highest for name, highest in rows.by_partition.items()}
             elif rows.highest is not None:
-                found[index, ""] = rows.highest
-        return found
+                highest_times[index, ""] = rows.highest
+        return highest_times
 
     def without(self, reasons: Mapping[int, str]) -> SourceRows:
         """Return the rows without some rows of its one chunk, which are added to the bad rows.
@@ -174,10 +174,10 @@ def _transformed(
     source, read = stage.source, stage.inputs[0]
     plain = attrs.evolve(stage, inputs=(attrs.evolve(read, keys=_no_key, steps=()),))
     before = checked(plain, values, timestamps, limit)
-    found = [(times, list(elements)) for _, times, elements, _ in before.chunks()]
-    times = None if source.time is None else [time for each, _ in found for time in each or ()]
+    chunks = [(times, list(elements)) for _, times, elements, _ in before.chunks()]
+    times = None if source.time is None else [time for each, _ in chunks for time in each or ()]
     vectorized = isinstance(stage.function, VectorizedFunction)
-    values_read = [value for _, each in found for value in each]
+    values_read = [value for _, each in chunks for value in each]
     rows = rows_after_steps(read, values_read, times, stage.name, vectorized=vectorized)
     # There are none if the result is a table.
     ((keys, _, elements, _),) = tuple(rows.chunks()) or (((), None, (), None),)
@@ -215,9 +215,9 @@ def rows_after_steps(
 
 def keyed_rows(read: Input, result: TransformedRows, operator: str) -> SourceRows:
     """Return the rows that transformations have made, keyed."""
-    made = result.values()
+    values = result.values()
     times = None if result.times is None else result.times.to_pylist()
-    rows = SourceRows.of(list(map(key_getter(read.keys, operator), made)), times, made)
+    rows = SourceRows.of(list(map(key_getter(read.keys, operator), values)), times, values)
     rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
     return rows
 
@@ -296,14 +296,14 @@ def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: 
     try:
         return list(map(get, values))
     except _OF_ELEMENTS:
-        found = []
+        chunks = []
     for index, value in enumerate(values):
         try:
-            found.append(get(value))
+            chunks.append(get(value))
         except _OF_ELEMENTS as error:
-            found.append(None)
+            chunks.append(None)
             reasons.setdefault(index, f"{what}: it cannot be read ({type(error).__name__})")
-    return found
+    return chunks
 
 
 def _time_getter(source: Source, operator: str) -> Callable[[Any], int | None]:
@@ -344,13 +344,13 @@ def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, 
     Raises:
         RowError: There are such rows, and the stream refuses them.
     """
-    found = unreadable_rows(table)
-    if not found:
+    unreadable = unreadable_rows(table)
+    if not unreadable:
         return table, []
     import numpy as np
     import pyarrow as pa
 
-    bad = table.take(pa.array(found))
+    bad = table.take(pa.array(unreadable))
     elements = raw_rows(bad)
     if source.on_bad_row is None:
         column = unreadable_column(bad.slice(0, 1))
@@ -358,7 +358,7 @@ def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, 
             f"operator {operator!r}: column {column!r} {UNREADABLE} in {shown(elements[0])}; {BAD_ROW_REMEDY}"
         )
     good: Any = np.ones(table.num_rows, dtype="bool")
-    good[found] = False
+    good[unreadable] = False
     return table.filter(pa.array(good)), elements
 
 

@@ -193,17 +193,17 @@ def misfits(values: list[Any]) -> dict[int, str]:
         pass
     else:
         return {}
-    found, columns = {}, None
+    misfit, columns = {}, None
     for number, value in enumerate(values):
         try:
             own = _table([value], None, None, "").schema
             if columns is not None and own.names != columns.names:
-                found[number] = f"value: it has other columns than {', '.join(columns.names)}"
+                misfit[number] = f"value: it has other columns than {', '.join(columns.names)}"
             else:
                 columns = own if columns is None else pa.unify_schemas([columns, own], promote_options="permissive")
         except _MISFITS as error:
-            found[number] = f"value: {error}"
-    return found
+            misfit[number] = f"value: {error}"
+    return misfit
 
 
 def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> pa.Table:

@@ -27,12 +27,12 @@ def spark_hash(value: int) -> int:
 @lru_cache(maxsize=64)
 def group_ids(parallelism: int) -> tuple[int, ...]:
     """Return the id of each of ``parallelism`` key groups, by index of the group."""
-    found: dict[int, int] = {}
+    ids: dict[int, int] = {}
     candidate = 0
-    while len(found) < parallelism:
-        found.setdefault(spark_hash(candidate) % parallelism, candidate)
+    while len(ids) < parallelism:
+        ids.setdefault(spark_hash(candidate) % parallelism, candidate)
         candidate += 1
-    return tuple(found[partition] for partition in range(parallelism))
+    return tuple(ids[partition] for partition in range(parallelism))
 
 
 def _rotate(value: int, bits: int) -> int:

@@ -39,9 +39,9 @@ def decoded_frame(frame: DataFrame, value: Format, schema: Any) -> DataFrame:
             f"decode_values: the DataFrame has no column {min(missing)!r}; give one of Spark's Kafka source, with "
             f"the columns {', '.join(_RECORD)}"
         )
-    taken = [name for name in columns.names if name.lower() in _ADDED]
-    if taken:
-        raise DefinitionError(f"decode_values: schema= has the column {taken[0]!r}, a name that the result uses itself")
+    names = [name for name in columns.names if name.lower() in _ADDED]
+    if names:
+        raise DefinitionError(f"decode_values: schema= has the column {names[0]!r}, a name that the result uses itself")
     added = ", ".join(f"{name} {type_}" for name, type_ in _ADDED.items())
     return frame.select(*_RECORD).mapInArrow(ValueDecoder(value, columns), f"{columns.ddl}, {added}")
 
@@ -82,14 +82,14 @@ class ValueDecoder:
             except BadValue as error:
                 rows.append(self._empty)
                 reasons.append(str(error))
-        found = self._table(rows, reasons)
+        table = self._table(rows, reasons)
         good = pa.array([reason is None for reason in reasons], pa.bool_())
         values = batch.column("value")
         fields = {name: batch.column(name) for name in _RECORD}
         # A value that was decoded is not kept a second time.
         fields["value"] = pc.if_else(good, pa.scalar(None, values.type), values)
         record = pa.StructArray.from_arrays([*fields.values()], names=[*fields])
-        return found.append_column("record", record).append_column("reason", pa.array(reasons, pa.string()))
+        return table.append_column("record", record).append_column("reason", pa.array(reasons, pa.string()))
 
     @property
     def _empty(self) -> tuple[None, ...]:
@@ -100,10 +100,10 @@ class ValueDecoder:
             raise BadValue(NO_VALUE)
         if topic not in self._decoders:
             self._decoders[topic] = decoder(self._format, topic)
-        found = self._decoders[topic](value)
-        if not isinstance(found, dict):
-            raise BadValue(f"it is not an object with columns, but of type {type(found).__name__}")
-        return tuple(found.get(name) for name in self._schema.names)
+        row = self._decoders[topic](value)
+        if not isinstance(row, dict):
+            raise BadValue(f"it is not an object with columns, but of type {type(row).__name__}")
+        return tuple(row.get(name) for name in self._schema.names)
 
     def _table(self, rows: list[Any], reasons: list[str | None]) -> pa.Table:
         """Return rows as a table; those that do not fit are emptied, and get a reason."""

@@ -64,12 +64,12 @@ class Access:
         """Return the number of a token, which names it within the server; ``None`` if it is unknown."""
         if not self.tokens:
             return 0
-        found = None
+        latest = None
         # All tokens are compared, each in constant time, so the duration reveals nothing about them.
         for number, known in enumerate(self.tokens):
             if token is not None and hmac.compare_digest(known.encode(), token.encode()):
-                found = number
-        return found
+                latest = number
+        return latest
 
     def tables_of(self, number: int) -> frozenset[str]:
         """Return the tables of a token by its number."""
@@ -91,11 +91,11 @@ class Access:
         end, _, signature = session.partition(".")
         if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
             return None
-        found = None
+        latest = None
         for number, token in enumerate(self.tokens):
             if hmac.compare_digest(_signature(token, end).encode(), signature.encode()):
-                found = number
-        return found
+                latest = number
+        return latest
 
     def is_host(self, header: str | None) -> bool:
         """Return true if this ``Host`` is allowed."""

@@ -334,12 +334,12 @@ class _Server:
         self._query(request, "share")
 
         def work() -> Any:
-            found = []
+            listed = []
             for name, table in self.tables.share.items():
                 if ALL_TABLES in open_to or name in open_to:
                     schema, first = table.schema, table.first()
                     example = {"example": first and _example_text(first.key, first.entry)}
-                    found.append(
+                    listed.append(
                         {
                             "name": name,
                             "operator": table.operator,
@@ -352,7 +352,7 @@ class _Server:
                         }
                         | (example if _is_share(request) else {})
                     )
-            return {"tables": found, "positions": self._positions(open_to) if found else {}}
+            return {"tables": listed, "positions": self._positions(open_to) if listed else {}}
 
         return await self._answer(work)
 
@@ -383,9 +383,9 @@ class _Server:
                     addresses.append(scan.last)
                     yield entry
 
-            found = {"entries": self._listed(entries()), "next": scan.token}
-            found["position"] = self._position(request, scan.position)
-            return found | {"addresses": addresses} if is_share else found
+            page = {"entries": self._listed(entries()), "next": scan.token}
+            page["position"] = self._position(request, scan.position)
+            return page | {"addresses": addresses} if is_share else page
 
         if "key" in query:
             return await self._answer_for_key(request, work)
@@ -458,9 +458,9 @@ class _Server:
         limit = self._limit(query)
 
         def work() -> Any:
-            asked = self._table(request, is_share=_is_share(request))
+            state_table = self._table(request, is_share=_is_share(request))
             as_of = batch_or_time(query.get("as_of"), "as_of")
-            changes = asked.last_changes(limit, as_of=as_of, timeout=self.limits.scan_seconds)
+            changes = state_table.last_changes(limit, as_of=as_of, timeout=self.limits.scan_seconds)
             return {
                 "changes": self._listed(attrs.asdict(change, recurse=False) for change in changes),
                 "oldest": table.oldest_batch,
@@ -487,12 +487,12 @@ class _Server:
                     if example or not is_share:
                         with suppress(GroupUnavailable) if is_share else nullcontext():
                             stored = sorted(table.stored(key), key=_time_of_timer)
-                found = list(islice(stored, limit))
-                timers = {"timers": self._listed(timer._asdict() for _, timer in found)}
+                page = list(islice(stored, limit))
+                timers = {"timers": self._listed(timer._asdict() for _, timer in page)}
                 if not is_share:
                     return timers
                 position = self._position(request, snapshot.positions[table.operator])
-                return timers | {"addresses": [address for address, _ in found], "position": position}
+                return timers | {"addresses": [address for address, _ in page], "position": position}
 
         return await self._answer_for_all(request, "timers", work, query, limit)
 
@@ -500,11 +500,11 @@ class _Server:
         open_to = self._tables_open_to(request)
         body = await self._body(request)
         try:
-            asked = msgspec.convert(decoded(body, "the body"), _SqlRequest)
+            query = msgspec.convert(decoded(body, "the body"), _SqlRequest)
         except msgspec.ValidationError as error:
             raise Refused(400, "DefinitionError", f"the body is not a query: {error}") from error
         names = None if ALL_TABLES in open_to else sorted(open_to)
-        if _PUSH.search(asked.query):
+        if _PUSH.search(query.query):
             raise Refused(
                 400, "DefinitionError", "a query that ends with EMIT CHANGES is followed: GET /sql/changes?query=..."
             )
@@ -515,10 +515,10 @@ class _Server:
             rows = self.limits.sql_rows
             if _is_share(request) or not self.peers.are_configured:
                 share = _is_share(request)
-                return await self.sql.run(asked.query, asked.parameters, names, asked.as_of, rows, share=share)
+                return await self.sql.run(query.query, query.parameters, names, query.as_of, rows, share=share)
             with ScratchFolder("tables") as folder:
-                files, as_of = await self._rows_of_peers(asked, names, folder.path)
-                return await self.sql.run(asked.query, asked.parameters, names, as_of, rows, files=files)
+                files, as_of = await self._rows_of_peers(query, names, folder.path)
+                return await self.sql.run(query.query, query.parameters, names, as_of, rows, files=files)
 
         return Response(await _while_connected(request, run()), media_type="application/json")
 
@@ -550,7 +550,7 @@ class _Server:
         return StreamingResponse(await self._in_thread(work), media_type="application/vnd.apache.arrow.stream")
 
     async def _rows_of_peers(
-        self, asked: _SqlRequest, names: list[str] | None, folder: Path
+        self, query: _SqlRequest, names: list[str] | None, folder: Path
     ) -> tuple[dict[str, list[str]], Any]:
         """Copy the rows of key groups that only peers have into files, for the tables that a query names.
 
@@ -559,20 +559,20 @@ class _Server:
         """
 
         def lacking() -> dict[str, tuple[str, str, list[int]]]:
-            found = {}
+            lacking_groups = {}
             for name, table in self.tables.share.items():
-                is_named = may_name(asked.query, name) and (names is None or name in names)
+                is_named = may_name(query.query, name) and (names is None or name in names)
                 if is_named and table.schema.kind != "broadcast" and (missing := table.missing):
-                    found[name] = table.operator, table.position.log_id, missing
-            return found
+                    lacking_groups[name] = table.operator, table.position.log_id, missing
+            return lacking_groups
 
         tables = await self._in_thread(lacking)
         if not tables:
-            return {}, asked.as_of
+            return {}, query.as_of
         await self.peers.refresh()
         while True:
             plan = {name: self.peers.cover(*of) for name, of in tables.items()}
-            as_of = await self._batch_at(asked.as_of)
+            as_of = await self._batch_at(query.as_of)
             if as_of is None:
                 as_of = min(self.tables.batch, *map(self.peers.batch_of, plan.values()))
             copies: dict[str, list[str]] = {}
@@ -582,7 +582,7 @@ class _Server:
                     for address, groups in servers.items():
                         path = folder / f"{next(number)}.arrow"
                         about = {"groups": ",".join(map(str, groups)), "as_of": as_of, "share": "true"}
-                        about |= {"has_key": "true"} if has_key(asked.query) else {}
+                        about |= {"has_key": "true"} if has_key(query.query) else {}
                         with path.open("wb") as sink:
                             target = f"/tables/{quote(name)}/arrow?{urlencode(about)}"
                             seconds = self.limits.sql_seconds
@@ -619,11 +619,11 @@ class _Server:
     async def push_changes(self, request: Request) -> ASGIApp:
         """Return the rows of a push query, or with ``check=true`` its table and columns."""
         open_to = self._tables_open_to(request)
-        asked = self._query(request, "query", "parameters", "after", "check")
-        is_check = _is_true(asked, "check")
-        if "query" not in asked:
+        names = self._query(request, "query", "parameters", "after", "check")
+        is_check = _is_true(names, "check")
+        if "query" not in names:
             raise Refused(400, "DefinitionError", "query= is missing: give SELECT ... FROM table EMIT CHANGES")
-        query, text = asked["query"], asked.get("parameters", "null")
+        query, text = names["query"], names.get("parameters", "null")
         if len(query) + len(text) > self.limits.body:
             raise Refused(413, "DefinitionError", f"the query has more than {self.limits.body} bytes")
         parameters = decoded(text, "parameters")
@@ -641,16 +641,16 @@ class _Server:
         checked = await _while_connected(request, self.push.check(query, parameters, tables))
         if is_check:
             return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
-        found = msgspec.json.decode(checked, type=_PushQuery)
-        tables = {found.table: tables[found.table]}
-        after = request.headers.get("last-event-id") or asked.get("after")
+        push_query = msgspec.json.decode(checked, type=_PushQuery)
+        tables = {push_query.table: tables[push_query.table]}
+        after = request.headers.get("last-event-id") or names.get("after")
 
         async def rows(changes: list[Change]) -> PushedRows:
             answer = await self.push.rows(query, parameters, tables, await asyncio.to_thread(packed, changes))
             return msgspec.json.decode(answer, type=PushedRows)
 
-        subscription = await self._in_thread(lambda: self.tables[found.table].subscribe(after=after))
-        return self._stream(request, PushEvents(subscription, rows, found.limit))
+        subscription = await self._in_thread(lambda: self.tables[push_query.table].subscribe(after=after))
+        return self._stream(request, PushEvents(subscription, rows, push_query.limit))
 
     def _check_streams(self) -> None:
         slots = self.watch.slots
@@ -680,19 +680,19 @@ class _Server:
             first = table.first()
             return None if first is None else (first.key, first.entry)
 
-        found, groups = await self._in_thread(lambda: (work(), table.groups))
-        if found is None and groups is not None:
+        example, groups = await self._in_thread(lambda: (work(), table.groups))
+        if example is None and groups is not None:
             if _EXAMPLE in request.headers:
-                found = _example_of(request.headers[_EXAMPLE])
+                example = _example_of(request.headers[_EXAMPLE])
             elif self._may_forward(request):
-                found = await self._example_of_peers(request.path_params["table"], table)
+                example = await self._example_of_peers(request.path_params["table"], table)
             elif "key" in request.path_params or request.query_params.keys() & {"key", "prefix", "from", "to"}:
                 raise GroupUnavailable(
                     "the share of these tables has no entry that shows the type of the keys; ask a server that has the "
                     "key group",
                     operator=table.operator,
                 )
-        request.state.example = found or (None, None)
+        request.state.example = example or (None, None)
 
     async def _example_of_peers(self, name: str, table: StateTable) -> tuple[Any, Any]:
         await self.peers.refresh()
@@ -770,12 +770,12 @@ class _Server:
 
     def _merged(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
         """Return the answer for all keys from those of several servers; an item of two servers is the same in both."""
-        found: dict[bytes, msgspec.Raw] = {}
+        by_key: dict[bytes, msgspec.Raw] = {}
         positions, is_more = [], False
         for part in parts:
             answer = msgspec.json.decode(part, type=dict[str, msgspec.Raw])
             addresses = msgspec.json.decode(answer["addresses"], type=list[bytes])
-            found |= zip(addresses, msgspec.json.decode(answer[name], type=list[msgspec.Raw]), strict=True)
+            by_key |= zip(addresses, msgspec.json.decode(answer[name], type=list[msgspec.Raw]), strict=True)
             positions.append(msgspec.json.decode(answer["position"]))
             is_more |= bytes(answer.get("next", b"null")) != b"null"
         first = positions[0]
@@ -785,11 +785,11 @@ class _Server:
                     f"operator {first['operator']!r}: the servers answered from different batches, {first['batch']} "
                     f"and {other['batch']}; try again"
                 )
-        order = sorted(found, reverse=query.get("order") == "desc")
+        order = sorted(by_key, reverse=query.get("order") == "desc")
         if name == "timers" and "key" in query:
             # One server has them, in their order.
-            order = list(found)
-        merged: dict[str, Any] = {name: [found[address] for address in order[:limit]]}
+            order = list(by_key)
+        merged: dict[str, Any] = {name: [by_key[address] for address in order[:limit]]}
         if name == "timers":
             return merged
         is_more |= len(order) > limit
@@ -886,7 +886,7 @@ class _Server:
         tables = dict(self.tables)
         mine = {name for table in tables if table in open_to for name in (table, tables[table].operator)}
         names = {name for table in tables for name in (table, tables[table].operator)} - mine
-        return re.sub(r"'([A-Za-z0-9_.-]+)'", lambda found: "'…'" if found[1] in names else found[0], str(error))
+        return re.sub(r"'([A-Za-z0-9_.-]+)'", lambda match: "'…'" if match[1] in names else match[0], str(error))
 
     async def _answer(self, work: Callable[[], Any]) -> Response:
         """Return the answer of a function that runs in a thread, so that other requests are not blocked."""
@@ -918,13 +918,13 @@ class _Server:
 
     def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
         """Return items as JSON; reading stops when the answer is too large."""
-        found, size = [], 0
+        listed, size = [], 0
         for item in items:
             encoded = as_json(item)
-            found.append(msgspec.Raw(encoded))
+            listed.append(msgspec.Raw(encoded))
             size += len(encoded)
             self._check_size(size)
-        return found
+        return listed
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.answer:

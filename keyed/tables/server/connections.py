@@ -173,9 +173,9 @@ class _Connection(H11Protocol):
 
     def drop(self) -> None:
         """Close the connection at once and discard unread data, which the kernel would keep for minutes."""
-        made = self.transport.get_extra_info("socket")
-        if made is not None and made.fileno() >= 0:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() >= 0:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def _wait_for_request(self) -> None:

@@ -93,14 +93,14 @@ class Watch:
                     await self._changed.wait()
 
     async def _wait(self) -> None:
-        told: int | None = None
+        batch: int | None = None
         while self.streams and self._tables.status not in _ENDED:
             try:
-                told = self._tables.batch if told is None else told
+                batch = self._tables.batch if batch is None else batch
                 with suppress(TimeoutError):
-                    await asyncio.to_thread(self._tables.wait_for, told + 1, _LOOK_AGAIN)
+                    await asyncio.to_thread(self._tables.wait_for, batch + 1, _LOOK_AGAIN)
                 # The batches of a job that was restored from a past batch continue after that one.
-                is_new, told = self._tables.batch != told, self._tables.batch
+                is_new, batch = self._tables.batch != batch, self._tables.batch
             except Exception as error:  # noqa: BLE001 - if following ended with it, each stream meets it
                 _log.debug("waiting for a batch: %s", error)
                 is_new = False
@@ -116,9 +116,9 @@ class _ReadyEvents:
 
     end = None
 
-    async def encoded(self, taken: bytes) -> bytes:
+    async def encoded(self, events: bytes) -> bytes:
         """Return the events."""
-        return taken
+        return events
 
 
 class ChangeEvents(_ReadyEvents):
@@ -227,11 +227,11 @@ class PushEvents:
         """Return the next changes."""
         return self._subscription.take(0.0)
 
-    async def encoded(self, taken: list[Change]) -> bytes:
+    async def encoded(self, changes: list[Change]) -> bytes:
         """Return the events of changes."""
         events = []
-        found = await self._rows(taken)
-        for change, (row, old) in zip(taken, found.rows, strict=True):
+        rows = await self._rows(changes)
+        for change, (row, old) in zip(changes, rows.rows, strict=True):
             if bytes(row) == bytes(old) == b"null":
                 continue
             if self._left == 0:
@@ -239,13 +239,13 @@ class PushEvents:
             fields = {"kind": change.kind, "batch": change.batch, "row": row, "old": old}
             events.append(_event(change.token, change.kind, fields))
             self._left = None if self._left is None else self._left - 1
-        if found.bad:
-            self._bad += len(found.bad)
-            events.append(b"event: bad\ndata: " + as_json({"rows": self._bad, "reason": found.bad[0]}) + b"\n\n")
+        if rows.bad:
+            self._bad += len(rows.bad)
+            events.append(b"event: bad\ndata: " + as_json({"rows": self._bad, "reason": rows.bad[0]}) + b"\n\n")
         if self._left == 0:
             return b"".join(events)
         # Sets the id without an event, so that changes without rows are not read again after a reconnection.
-        return b"".join((*events, b"id: %b\n\n" % taken[-1].token.encode()))
+        return b"".join((*events, b"id: %b\n\n" % changes[-1].token.encode()))
 
 
 Events = ChangeEvents | BatchEvents | PushEvents
@@ -301,8 +301,8 @@ class EventStream:
             try:
                 before = self._watch.batch
                 async with self._watch.reading.acquired():
-                    taken: Any = await asyncio.to_thread(self._events.take)
-                events = await self._events.encoded(taken) if taken else b""
+                    ready: Any = await asyncio.to_thread(self._events.take)
+                events = await self._events.encoded(ready) if ready else b""
             except Exception as error:  # noqa: BLE001 - the reader gets it
                 # The error that ended following was logged at that time.
                 if not isinstance(error, KeyedError) and error.__cause__ is None:

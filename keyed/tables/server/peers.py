@@ -35,8 +35,8 @@ _PART = 64 << 10
 
 
 def _addresses(addresses: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(str(address).strip().rstrip("/") for address in addresses))
-    for address in found:
+    distinct = tuple(dict.fromkeys(str(address).strip().rstrip("/") for address in addresses))
+    for address in distinct:
         try:
             parts = urlsplit(address)
             is_address = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -46,7 +46,7 @@ def _addresses(addresses: Iterable[str]) -> tuple[str, ...]:
             raise DefinitionError(
                 f"peers: {without_credentials(address)!r:.140} is not the address of a server; give http://HOST:PORT"
             )
-    return found
+    return distinct
 
 
 def _token(token: str | None) -> str | None:
@@ -144,18 +144,18 @@ class PeerShares:
             if status != 200:
                 kind = {401: "it refuses the token of its peers", 421: "it refuses this name of its host"}.get(status)
                 raise PeerUnavailable(kind or f"its status is {status}")
-            found = msgspec.json.decode(body, type=_Status)
+            peer_status = msgspec.json.decode(body, type=_Status)
         except (PeerUnavailable, msgspec.DecodeError) as error:
             # The groups that it had are named in errors.
             peer.error, now = str(error), time.monotonic()
             peer.next_look = now + _FRESH_SECONDS + _SPARED * (now - began)
             return
         peer.next_look = began + _FRESH_SECONDS
-        if found.server == self.id:
+        if peer_status.server == self.id:
             del self._peers[address]
             return
-        peer.positions, peer.batch, peer.error = found.positions, found.batch, ""
-        if any("hash" not in position for position in found.positions.values()):
+        peer.positions, peer.batch, peer.error = peer_status.positions, peer_status.batch, ""
+        if any("hash" not in position for position in peer_status.positions.values()):
             peer.error = "the token of its peers is not for all tables"
 
     def described(self, operators: Iterable[str]) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ class PeerShares:
         try:
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
-            found, size = bytearray(), 0
+            answer, size = bytearray(), 0
             # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.
             while part := response.read1(_PART):
                 is_file = sink is not None and response.status == 200
@@ -291,10 +291,10 @@ class PeerShares:
                 if sink is not None and is_file:
                     sink.write(part)
                 else:
-                    found += part
+                    answer += part
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"its answer took longer than {seconds:g} s")
-            return response.status, bytes(found)
+            return response.status, bytes(answer)
         except (OSError, HTTPException) as error:
             raise PeerUnavailable(f"it does not answer ({type(error).__name__}: {error})") from error
         finally:

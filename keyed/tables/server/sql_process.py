@@ -94,11 +94,11 @@ class WorkerProcesses:
         most = _PROCESSES if tokens <= 1 else _PROCESSES + 1
         self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries", tokens)
 
-    async def answer(self, asked: bytes, wait_seconds: float | None = None) -> bytes:
+    async def answer(self, request: bytes, wait_seconds: float | None = None) -> bytes:
         """Return the answer to a request. Its process is killed when this is cancelled.
 
         Args:
-            asked: The line.
+            request: The line.
             wait_seconds: Seconds that it waits for a process, by default those of all requests.
 
         Raises:
@@ -110,7 +110,7 @@ class WorkerProcesses:
             worker = await self._ready()
             is_good = False
             try:
-                line = await self._ask(worker, asked)
+                line = await self._ask(worker, request)
                 if not line:
                     self._check_open()
                     raise QueryFailed(f"sql: the query needed more than {self._megabytes} MB, or its process crashed")
@@ -174,11 +174,11 @@ class WorkerProcesses:
                 await self._end(worker)
         return is_ready
 
-    async def _ask(self, worker: _Worker, asked: bytes) -> bytes:
+    async def _ask(self, worker: _Worker, request: bytes) -> bytes:
         """Return the answer line of a process; nothing if it has ended."""
         try:
             async with asyncio.timeout(self._seconds):
-                await worker.send(asked)
+                await worker.send(request)
                 return await worker.line()
         except ConnectionError:
             return b""
@@ -235,7 +235,7 @@ class SqlProcesses(WorkerProcesses):
             QueryFailed: It failed, or exceeded its time or memory limit.
             Refused: All processes are busy, or the answer is too large.
         """
-        asked = {
+        request = {
             "query": query,
             "parameters": parameters,
             "names": names,
@@ -245,7 +245,7 @@ class SqlProcesses(WorkerProcesses):
             "share": share,
             "files": files or {},
         }
-        return await self.answer(as_json(asked))
+        return await self.answer(as_json(request))
 
 
 class PushProcesses(WorkerProcesses):
@@ -285,7 +285,7 @@ class PushProcesses(WorkerProcesses):
         return await self._evaluated(query, parameters, tables, changes)
 
     async def _evaluated(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str | None) -> bytes:
-        asked = {"query": query, "parameters": parameters, "tables": tables, "changes": changes}
+        request = {"query": query, "parameters": parameters, "tables": tables, "changes": changes}
         # The changes of open streams wait longer, for each other.
         wait_seconds = None if changes is None else _PART_SECONDS
-        return await self.answer(as_json({**asked, "bytes": self._answer}), wait_seconds)
+        return await self.answer(as_json({**request, "bytes": self._answer}), wait_seconds)

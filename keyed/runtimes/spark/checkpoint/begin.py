@@ -74,15 +74,15 @@ class Begin:
 
 def defined_states(chain: Sequence[Stage]) -> Defined:
     """Return descriptions of the states that depend on a definition (`StateSchema.meaning`), by operator."""
-    found = {}
+    schemas = {}
     for stage in chain:
         function: Any = copy(stage.function)
         registry = Registry(stage.spec(stage.parallelism or 1), 0, Scope(MemoryStore()), {})
         registry.bind_declared(function)
         described = [state["schema"] for state in registry.described().values()]
         if defined := [schema for schema in described if schema.get("meaning")]:
-            found[stage.name] = defined
-    return found
+            schemas[stage.name] = defined
+    return schemas
 
 
 def begin(
@@ -201,14 +201,14 @@ def begun(session: SparkSession, checkpoint: str) -> Begin:
     from pyspark.errors import AnalysisException, PySparkException
 
     try:
-        found = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
+        rows = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
         return Begin()
     except PySparkException as error:
         raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
-    return _decode(bytes(found[0].content) if found else None, checkpoint) or Begin()
+    return _decode(bytes(rows[0].content) if rows else None, checkpoint) or Begin()
 
 
 def take_position(folder: CheckpointFolder, record: Begin) -> Begin:

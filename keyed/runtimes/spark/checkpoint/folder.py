@@ -111,7 +111,7 @@ def _is_shared(session: SparkSession, path: str) -> bool:
     """Return true if Spark sees the files that this program writes to a folder of its machine."""
     folder = local_folder(path)
     assert folder is not None
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     # Spark ignores names that begin with a dot or an underscore, and files without content.
     probe = folder / f"keyed-shared-{random_id()}"
     shared = False
@@ -124,7 +124,7 @@ def _is_shared(session: SparkSession, path: str) -> bool:
     finally:
         with suppress(OSError):
             probe.unlink(missing_ok=True)
-            for each in [] if shared else made:
+            for each in [] if shared else missing:
                 each.rmdir()
     return shared
 
@@ -138,8 +138,8 @@ class _LocalFiles:
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder."""
-        with os.scandir(folder) as found:
-            return [entry.name for entry in found if entry.is_file()]
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
 
     def replace(self, path: str, data: bytes) -> None:
         """Write or replace a file atomically."""
@@ -247,19 +247,19 @@ class _ReadFiles:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        found = self._found(path, "content")
-        if not found:
+        rows = self._load(path, "content")
+        if not rows:
             raise FileNotFoundError(path)
-        return bytes(found[0])
+        return bytes(rows[0])
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder."""
-        return [str(path).rpartition("/")[2] for path in self._found(folder, "path")]
+        return [str(path).rpartition("/")[2] for path in self._load(folder, "path")]
 
     def exists(self, path: str) -> bool:
         """Return true if Spark has a file."""
         try:
-            return bool(self._found(path, "path"))
+            return bool(self._load(path, "path"))
         except FileNotFoundError:
             return False
 
@@ -273,9 +273,9 @@ class _ReadFiles:
 
     def location(self, path: str) -> str:
         """Return the path of an existing file with its file system, as Spark stores it."""
-        return unquote(self._found(path, "path")[0])
+        return unquote(self._load(path, "path")[0])
 
-    def _found(self, path: str, column: str) -> list[Any]:
+    def _load(self, path: str, column: str) -> list[Any]:
         from pyspark.errors import AnalysisException, PySparkException
 
         try:
@@ -384,10 +384,10 @@ class CheckpointFolder:
         if record is None:
             return None
         try:
-            found = json.loads(record.split(b"\n")[1])["batchTimestampMs"]
+            time = json.loads(record.split(b"\n")[1])["batchTimestampMs"]
         except (ValueError, LookupError, TypeError):
             return None
-        return int(found)
+        return int(time)
 
     def last_commit(self) -> int | None:
         """Return the id of the last completed batch."""
@@ -444,7 +444,7 @@ class CheckpointFolder:
         for name in sorted(self.names(folder), key=lambda name: (len(name), name)):
             if not name.startswith("."):
                 before = self.read(f"{folder}/{name}") or b""
-                after = path.sub(lambda found: found[1] + present + found[2], before)
+                after = path.sub(lambda match: match[1] + present + match[2], before)
                 if after != before:
                     self.write(f"{folder}/{name}", after)
 

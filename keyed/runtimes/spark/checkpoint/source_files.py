@@ -144,18 +144,18 @@ def file_batch(line: str) -> int | None:
 def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list[_Entry]:
     """Return the entries of some batches in the log of a file source."""
     names = folder.names(f"sources/{source}")
-    wanted = set(range(first, last + 1))
-    alone = {batch for batch in wanted if str(batch) in names}
+    batches = set(range(first, last + 1))
+    alone = {batch for batch in batches if str(batch) in names}
     files = [str(batch) for batch in sorted(alone)]
-    if alone != wanted:
+    if alone != batches:
         compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-        covering = [batch for batch in compacted if batch >= max(wanted - alone)]
+        covering = [batch for batch in compacted if batch >= max(batches - alone)]
         if not covering:
             raise CheckpointError(
-                f"the checkpoint {folder.path} lacks batch {max(wanted - alone)} of file source {source}"
+                f"the checkpoint {folder.path} lacks batch {max(batches - alone)} of file source {source}"
             )
         files.append(f"{covering[0]}.compact")
-    found: dict[tuple[int, str], _Entry] = {}
+    entries: dict[tuple[int, str], _Entry] = {}
     for name in files:
         content = (folder.read(f"sources/{source}/{name}") or b"").decode().split("\n")
         if content[0] != _VERSION:
@@ -164,9 +164,9 @@ def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list
                 f"{_VERSION!r}: this version of Spark has another format of the logs of file sources"
             )
         for entry in map(json.loads, filter(None, content[1:])):
-            if entry["batchId"] in wanted:
-                found[entry["batchId"], entry["path"]] = entry
-    return [found[key] for key in sorted(found)]
+            if entry["batchId"] in batches:
+                entries[entry["batchId"], entry["path"]] = entry
+    return [entries[key] for key in sorted(entries)]
 
 
 def _stored_entries(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
@@ -187,9 +187,9 @@ def _stored_entries(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]
         expected[source, (first, last)] = count
         parts[source, (first, last)][part] = entries
     result: dict[int, dict[_Range, list[_Entry]]] = defaultdict(dict)
-    for (source, range_), found in parts.items():
-        if len(found) == expected[source, range_]:
-            result[source][range_] = [entry for part in sorted(found) for entry in found[part]]
+    for (source, range_), lines in parts.items():
+        if len(lines) == expected[source, range_]:
+            result[source][range_] = [entry for part in sorted(lines) for entry in lines[part]]
     return result
 
 

@@ -128,8 +128,8 @@ def _export_all(
             if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]
         if missing:
-            found = for_groups(session, checkpoint, missing, _exporting(targets, changes), _RESULT)
-            done |= {(row.name, row.keygroup): row for row in found if row.done}
+            results = for_groups(session, checkpoint, missing, _exporting(targets, changes), _RESULT)
+            done |= {(row.name, row.keygroup): row for row in results if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
         batch = batch_id(row.commit)
@@ -177,7 +177,7 @@ def _exporting(
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
         where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
         batches = changes.get(meta.operator, 0)
-        with _whole(log, meta, where) as store:
+        with _lazy_store(log, meta, where) as store:
             try:
                 commit = _export(meta, log, targets[meta.operator], _not_enough if batches else store, where, batches)
             except _NotEnoughError:
@@ -211,19 +211,19 @@ def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[],
 
 
 @contextmanager
-def _whole(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
+def _lazy_store(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
     """Return a function that builds the group's local store from all its rows at its first call."""
     with ScratchFolder("flush") as folder:
         replicas: list[Replica] = []
 
         @cache
-        def whole() -> Any:
+        def build() -> Any:
             replicas.append(Replica(open_rocks_store(folder.path / "store")))
             replicas[0].catch_up(log, meta, where)
             return replicas[0].store
 
         try:
-            yield whole
+            yield build
         finally:
             for replica in replicas:
                 replica.close()

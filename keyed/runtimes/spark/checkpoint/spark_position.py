@@ -130,10 +130,10 @@ class PositionLog:
         if operator in self._last:
             before = self._last[operator][0]
         else:
-            found = [
+            sequences = [
                 number for number, _ in changelog.positions(max(sequence - 1 - MOST_COMMITS, 0)) if number < sequence
             ]
-            before = max(found, default=sequence)
+            before = max(sequences, default=sequence)
         if sequence - before > MOST_COMMITS:
             return
         for number in range(before + 1, sequence):

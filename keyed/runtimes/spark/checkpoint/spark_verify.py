@@ -42,12 +42,12 @@ def spark_verify(
         ChangelogError: The changelog was never written, or cannot be read.
     """
     checkpoint = spark_path(session, os.fspath(checkpoint))
-    found = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
-    if operator is not None and operator not in found:
-        raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")
+    states = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
+    if operator is not None and operator not in states:
+        raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(states)}")
     verified = []
-    for name in sorted(found) if operator is None else [operator]:
-        rows = for_groups(session, checkpoint, [Selection(found[name])], _verifying(changelog), _RESULT)
+    for name in sorted(states) if operator is None else [operator]:
+        rows = for_groups(session, checkpoint, [Selection(states[name])], _verifying(changelog), _RESULT)
         groups = [Verified(**{field: row[field] for field in _RESULT.names}) for row in rows]
         verified += sorted(groups, key=lambda each: each.group)
     return verified

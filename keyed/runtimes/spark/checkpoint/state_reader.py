@@ -76,10 +76,10 @@ def check_path(checkpoint: str) -> None:
     Raises:
         CheckpointError: Spark cannot read it.
     """
-    found = _ESCAPED.search(checkpoint)
-    if found:
+    match = _ESCAPED.search(checkpoint)
+    if match:
         raise CheckpointError(
-            f"the checkpoint {checkpoint!r} has {found[0]!r} in its path: Spark's state reader, which exports the last "
+            f"the checkpoint {checkpoint!r} has {match[0]!r} in its path: Spark's state reader, which exports the last "
             "batch of a query to its changelogs, does not find it; give a path without it"
         )
 
@@ -109,26 +109,26 @@ def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperato
     ]
 
 
-def checked_layout(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> CheckpointLayout | None:
+def checked_layout(session: SparkSession, checkpoint: str, count: int | None, *, here: bool) -> CheckpointLayout | None:
     """Return the layout of the operators of a checkpoint, ``None`` if it is new.
 
     Args:
         session: The session.
         checkpoint: Folder of the checkpoint; it need not exist.
-        asked: The number of key groups of the query, if it sets one.
+        count: The number of key groups of the query, if it sets one.
         here: True if paths without a scheme are folders of this machine.
 
     Raises:
         ParallelismChanged: The checkpoint has another number of key groups than the query.
     """
-    found = _layout(session, checkpoint, here=here)
-    if found is not None and asked is not None and asked != found.parallelism:
+    meta = _layout(session, checkpoint, here=here)
+    if meta is not None and count is not None and count != meta.parallelism:
         raise ParallelismChanged(
-            f"the checkpoint {checkpoint} has {found.parallelism} key groups, and the query has {asked}: the number is "
-            f"fixed by a query's first batch; set parallelism={found.parallelism}, or restore the state into a new "
+            f"the checkpoint {checkpoint} has {meta.parallelism} key groups, and the query has {count}: the number is "
+            f"fixed by a query's first batch; set parallelism={meta.parallelism}, or restore the state into a new "
             "checkpoint"
         )
-    return found
+    return meta
 
 
 def _layout(session: SparkSession, checkpoint: str, *, here: bool) -> CheckpointLayout | None:
@@ -186,12 +186,12 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
                 except Exception:
                     (reached(session, checkpoint) or readable(session, checkpoint)).check_location(ticks=False)
                     raise
-                found = frame.where("row = 0").select("record").collect()
-            if found:
+                records = frame.where("row = 0").select("record").collect()
+            if records:
                 break
         else:
             raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of operator {_name(operator)}")
-        metas[operator] = _newest(bytes(row.record) for row in found)
+        metas[operator] = _newest(bytes(row.record) for row in records)
     return metas
 
 
@@ -220,8 +220,8 @@ def for_groups(
     """
     result = Schema((("keygroup", "int"), *result.columns))
     archive = archive_for([]) if is_remote(session) else None
-    wanted = {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE, **checkpoint_settings(session)}
-    with settings(session, wanted):
+    session_settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE, **checkpoint_settings(session)}
+    with settings(session, session_settings):
         rows = _sorted_rows(session, checkpoint, selections)
         try:
             return rows.mapInArrow(shipped(archive, _working(work, result)), result.ddl).collect()
@@ -279,9 +279,9 @@ def _newest(records: Iterable[bytes]) -> GroupMeta:
 
 def _size(properties: str) -> int:
     """Return the number of keyed operators in a Spark operator, from its properties; 0 if it is not one of ours."""
-    found = {each["stateName"] for each in json.loads(properties or "{}").get("stateVariables", [])}
-    size = len(found) // 2
-    return size if found == {name for place in range(size) for name in state_variables(place)} else 0
+    names = {each["stateName"] for each in json.loads(properties or "{}").get("stateVariables", [])}
+    size = len(names) // 2
+    return size if names == {name for place in range(size) for name in state_variables(place)} else 0
 
 
 # What the Python workers run ------------------------------------------------------------------------------------------
@@ -331,5 +331,5 @@ class _Log:
                 yield row
 
     def _committed(self, same: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-        found = [row for row in same if decode_row(row[1], f"log row {row[0]}").attempt in self._attempts]
-        return found[0] if found else same[-1]
+        committed = [row for row in same if decode_row(row[1], f"log row {row[0]}").attempt in self._attempts]
+        return committed[0] if committed else same[-1]

@@ -61,9 +61,9 @@ class Ticks:
     """
 
     def __init__(self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> None:
-        if found := _PATTERN.search(checkpoint):
+        if match := _PATTERN.search(checkpoint):
             raise CheckpointError(
-                f"the checkpoint {checkpoint!r} has {found[0]!r} in its path, which Spark interprets as a pattern when "
+                f"the checkpoint {checkpoint!r} has {match[0]!r} in its path, which Spark interprets as a pattern when "
                 "it lists the ticks; give a path without it"
             )
         self._session = session
@@ -83,7 +83,7 @@ class Ticks:
         """Write the tick with which a query starts."""
         committed = None if self._folder is None else self._folder.last_commit()
         if self._folder is not None and committed is not None and (sources := self._folder.offsets(committed)):
-            self.taken(len(sources) - 1, sources[-1])
+            self.note_offset(len(sources) - 1, sources[-1])
         self.write(STARTS_RUN)
 
     def write(self, text: str = "") -> None:
@@ -97,7 +97,7 @@ class Ticks:
         else:
             self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
 
-    def taken(self, source: int, offset: str) -> None:
+    def note_offset(self, source: int, offset: str) -> None:
         """Delete the ticks that Spark has read, and log once that their log is long.
 
         Args:
@@ -139,8 +139,8 @@ def _last_source(session: SparkSession, checkpoint: str) -> str:
     from pyspark.errors import PySparkException
 
     try:
-        found = session.read.option("wholetext", "true").text(f"{checkpoint.rstrip('/')}/offsets").first()
+        lines = session.read.option("wholetext", "true").text(f"{checkpoint.rstrip('/')}/offsets").first()
     except PySparkException:
         # There is no other way to check for a folder on a file system that only Spark reaches.
         return ""
-    return "" if found is None else str(found[0]).rpartition("\n")[2]
+    return "" if lines is None else str(lines[0]).rpartition("\n")[2]

@@ -120,7 +120,7 @@ class Route:
 
 def build(
     lines: Sequence[Sequence[Stage]],
-    wanted: Sequence[Port],
+    ports: Sequence[Port],
     parallelism: int,
     *,
     changelogs: Mapping[str, str],
@@ -138,7 +138,7 @@ def build(
 
     Args:
         lines: The stages in order, grouped into chained lines (`keyed.job.chaining.lines`).
-        wanted: Outputs of stages of the chain that are read. Others are not produced.
+        ports: Outputs of stages of the chain that are read. Others are not produced.
         parallelism: Number of key groups.
         changelogs: Identity of the changelog of each operator that has one, by name.
         local_dir: Folder for stores on disk.
@@ -164,7 +164,7 @@ def build(
     ]
     functions = [stage.function for stage in chain]
     functions += [step.function for stage in chain for each in stage.inputs for step in each.steps]  # type: ignore[misc]
-    functions += [step.function for output in wanted for step in output.steps]  # type: ignore[misc]
+    functions += [step.function for output in ports for step in output.steps]  # type: ignore[misc]
     archive = archive_for(functions) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_serializable(stage.function, stage.name)
@@ -173,7 +173,7 @@ def build(
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     handing_on = {stage.name for line in lines for stage in line[:-1]}
     emitters = [
-        _emitter(chain, index, schema, wanted, forwards=chain[index].name in handing_on)
+        _emitter(chain, index, schema, ports, forwards=chain[index].name in handing_on)
         for index, (schema, *_) in enumerate(schemas)
     ]
     observations: dict[str, Observation] = {}
@@ -182,10 +182,10 @@ def build(
     for line in lines:
         if line[0].is_relay:
             continue
-        frames = [] if ticks_alone else _source_frames(chain, index, wanted, parallelism)
+        frames = [] if ticks_alone else _source_frames(chain, index, ports, parallelism)
         if frame is not None:
             before = emitters[index - 1]
-            frames.append(_stage_frame(chain, index, frame, before, schemas, wanted, parallelism))
+            frames.append(_stage_frame(chain, index, frame, before, schemas, ports, parallelism))
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
         packed = [map_in_arrow(each, _packing(packer), PACKED, archive) for each, packer in frames]
@@ -214,10 +214,10 @@ def build(
         frame = _observed(worked.selectExpr(*columns, NOTE), line[-1].name, observations)
         index += len(line)
     if index < len(chain):
-        frames = [] if ticks_alone else _source_frames(chain, index, wanted, 1)
+        frames = [] if ticks_alone else _source_frames(chain, index, ports, 1)
         if frame is not None:
             before = emitters[index - 1]
-            frames.append(_stage_frame(chain, index, frame, before, schemas, wanted, 1))
+            frames.append(_stage_frame(chain, index, frame, before, schemas, ports, 1))
         main = _main_schema(last, "it is written")
         wire = f"{main.ddl}, {NOTE} binary"
         relays = [
@@ -226,7 +226,7 @@ def build(
         ]
         frame = _observed(reduce(type(relays[0]).unionAll, relays), last.name, observations)
     assert frame is not None
-    return Plan(frame, [_route(chain, schemas, output, archive) for output in wanted], observations, archive)
+    return Plan(frame, [_route(chain, schemas, output, archive) for output in ports], observations, archive)
 
 
 def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame] | None) -> Stage:
@@ -310,18 +310,18 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Port], *, forwards: bool) -> Emitter:
+def _emitter(chain: list[Stage], index: int, columns: Schema, ports: Sequence[Port], *, forwards: bool) -> Emitter:
     """Return the emitter of a stage, for the outputs that sinks or other stages read.
 
     Args:
         chain: The stages.
         index: Index of the stage.
         columns: The columns that it reads.
-        wanted: The outputs that sinks read.
+        ports: The outputs that sinks read.
         forwards: Whether the next stage is chained to it.
     """
     stage = chain[index]
-    own = [output for output in wanted if output.stage.name == stage.name]
+    own = [output for output in ports if output.stage.name == stage.name]
     origins = [each.origin for other in chain[index + 1 :] for each in other.inputs]
     read = [each for each in origins if isinstance(each, Port) and each.stage.name == stage.name]
     followed = any(output.tag is None for output in read)
@@ -335,7 +335,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[P
         if side.setdefault(tag.name, schema) != schema:
             raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
     timed = stage.event_time
-    also_needed = forwards and _needed(chain, index + 1, wanted, (stage.name, None))
+    also_needed = forwards and _needed(chain, index + 1, ports, (stage.name, None))
     return Emitter(
         stage.name,
         index,
@@ -347,27 +347,27 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[P
     )
 
 
-def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
+def _needed(chain: list[Stage], index: int, ports: Sequence[Port], address: tuple[str, str | None]) -> bool:
     """Return true if later stages, or a sink, read an output from notes."""
     read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
-    return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
+    return any(isinstance(each, Port) and each.address == address for each in [*ports, *read])
 
 
 def _source_frames(
-    chain: list[Stage], index: int, wanted: Sequence[Port], parallelism: int
+    chain: list[Stage], index: int, ports: Sequence[Port], parallelism: int
 ) -> list[tuple[DataFrame, Packer]]:
     """Return the sources that a stage is the first to read, each once, with their packers.
 
     Other readers of such a source get its rows as chunks, because Spark would otherwise read it again.
     """
-    found = []
+    frames = []
     together = _together(chain, index)
     for number, source in enumerate(chain[-1].sources):
         readers = _readers(chain, source)
         if readers[0][0] not in together:
             continue
         schema = schema_of_frame(source.data)
-        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place in together)
+        readings = tuple(_reading(chain, place, position, ports) for place, position in readers if place in together)
         ahead = too_far_ahead(source, schema)
         hashes = [
             f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
@@ -375,8 +375,8 @@ def _source_frames(
         ]
         shared = source_id(number) if readers[-1][0] not in together else None
         frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
-        found.append((frame, Packer(parallelism, readings, forward=shared)))
-    return found
+        frames.append((frame, Packer(parallelism, readings, forward=shared)))
+    return frames
 
 
 def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
@@ -384,11 +384,11 @@ def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
     return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
 
 
-def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
+def _reading(chain: list[Stage], index: int, number: int, ports: Sequence[Port]) -> Reading:
     """Return the packing of a stage's input: with transformations that of its rows, and in it that of the results."""
     stage = chain[index]
     each = stage.inputs[number]
-    keyed = _keyed_reading(chain, index, number, wanted)
+    keyed = _keyed_reading(chain, index, number, ports)
     if not each.steps:
         return keyed
     timed = keyed.time is not None
@@ -405,7 +405,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
     return attrs.evolve(keyed, keys=(), columns=names, combiner=None, schema=None, steps=each.steps, after=after)
 
 
-def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
+def _keyed_reading(chain: list[Stage], index: int, number: int, ports: Sequence[Port]) -> Reading:
     """Return the packing of a stage's input, as if it had no transformations.
 
     Raises:
@@ -434,7 +434,7 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
             combiner=combiner,
             input=number,
             chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
-            last=not _needed(chain, together.stop - 1, wanted, address),
+            last=not _needed(chain, together.stop - 1, ports, address),
             broadcast=each.is_broadcast,
             schema=_packed_schema(chain, index, number),
             output=output,
@@ -460,7 +460,7 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
         time=time_column(source, of_source),
         of_source=True,
         hash=hash_column(index, number),
-        bad_rows=_bad_rows(source, wanted, chain, index),
+        bad_rows=_bad_rows(source, ports, chain, index),
         # With ingestion time, rows get their timestamps in the key group, and are combined there.
         combiner=None if source.ingests else combiner,
         input=number,
@@ -518,12 +518,12 @@ def _zoned(type_: pa.DataType, zone: str) -> pa.DataType:
     return type_
 
 
-def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index: int) -> str | None:
+def _bad_rows(source: Source, ports: Sequence[Port], chain: list[Stage], index: int) -> str | None:
     """Return the id of the output for bad rows: ``None`` refuses them, an empty id drops them."""
     tag = source.on_bad_row
     if tag is None:
         return None
-    return output_id(index, tag.name) if _needed(chain, index, wanted, (chain[index].name, tag.name)) else ""
+    return output_id(index, tag.name) if _needed(chain, index, ports, (chain[index].name, tag.name)) else ""
 
 
 def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
@@ -541,7 +541,7 @@ def _stage_frame(
     frame: DataFrame,
     before: Emitter,
     schemas: list[list[Schema]],
-    wanted: Sequence[Port],
+    ports: Sequence[Port],
     parallelism: int,
 ) -> tuple[DataFrame, Packer]:
     """Return the output of the previous stage, and the packer of its rows (if the stage reads them) and chunks."""
@@ -556,7 +556,7 @@ def _stage_frame(
             elif each.origin.address == main:
                 hashed = _hash(stage, number, schemas[place][number], None)
                 hashes.append(f"{hashed} AS {hash_column(place, number)}")
-            readings.append(_reading(chain, place, number, wanted))
+            readings.append(_reading(chain, place, number, ports))
     # Rows in columns are those of the previous stage; other inputs come in notes.
     columns = before.main.names if before.main is not None else ()
     return (
@@ -565,7 +565,7 @@ def _stage_frame(
             parallelism,
             tuple(readings),
             after_stage=True,
-            forward=output_id(index - 1, None) if _needed(chain, together.stop - 1, wanted, main) else None,
+            forward=output_id(index - 1, None) if _needed(chain, together.stop - 1, ports, main) else None,
         ),
     )
 
@@ -685,14 +685,14 @@ def _after(schema: Schema, steps: tuple[Transform, ...], operator: str) -> Schem
         OutputDefinitionError: They are not declared, or Spark has no such type.
     """
     for step in steps:
-        found = schema_after(schema, [step])
-        if found is None:
+        after = schema_after(schema, [step])
+        if after is None:
             raise OutputDefinitionError(
                 f"operator {operator!r}, {step!r}: its result has no type, which Spark needs; give "
                 f"{step.kind}(..., output='name type, ...')"
             )
-        _check(found, f"operator {operator!r}, {step!r}")
-        schema = found
+        _check(after, f"operator {operator!r}, {step!r}")
+        schema = after
     return schema
 
 
@@ -732,11 +732,11 @@ def parallelism_of(last: Stage) -> int | None:
     Raises:
         DefinitionError: Its stages set different numbers.
     """
-    asked = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
-    if len(asked) > 1:
-        (one, first), (other, second) = list(asked.items())[:2]
+    declared = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
+    if len(declared) > 1:
+        (one, first), (other, second) = list(declared.items())[:2]
         raise DefinitionError(
             f"operators {first!r} and {second!r} have parallelism {one} and {other}: the stages of one Spark query "
             "have as many key groups as it has shuffle partitions; give the same number"
         )
-    return next(iter(asked), None)
+    return next(iter(declared), None)

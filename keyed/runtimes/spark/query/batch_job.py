@@ -45,11 +45,11 @@ class BatchJob(Job):
         self._drains = options.drain is not False
         options.refuse({"record": "is for a stream: a batch DataFrame has no changelog to replay over; leave it out"})
         if self._changelogs:
-            given = f"changelog={next(iter(self._changelogs.values()))!r}"
+            option = f"changelog={next(iter(self._changelogs.values()))!r}"
             if options.tables is not None:
-                given = f"tables={os.fspath(options.tables)!r}"
+                option = f"tables={os.fspath(options.tables)!r}"
             raise DefinitionError(
-                f"{given}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read "
+                f"{option}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read "
                 "a stream and run it with a checkpoint"
             )
         self._cut = cut_of(self.points) if self.points else None

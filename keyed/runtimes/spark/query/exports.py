@@ -283,9 +283,9 @@ class Exports:
         if last is None or last["batchId"] < batch:
             return None
         reports = [last] if last["batchId"] == batch else [*reversed(self._query.recentProgress)]
-        found = next((report for report in reports if _is_of(report, batch)), None)
-        self._newest = found or self._newest
-        return found
+        latest = next((report for report in reports if _is_of(report, batch)), None)
+        self._newest = latest or self._newest
+        return latest
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
         """Return the sequence of a batch, by operator, from the query's last report or the checkpoint.

@@ -85,8 +85,8 @@ def translated(error: BaseException, query: str) -> KeyedError:
     if isinstance(error, KeyedError):
         return error
     text = str(error)
-    found = list(_RAISED.finditer(text))
-    for match in reversed(found):
+    matches = list(_RAISED.finditer(text))
+    for match in reversed(matches):
         cls = getattr(errors, match["name"], None)
         if isinstance(cls, type) and issubclass(cls, KeyedError):
             # The command below the message is a note, which the new error has too.

@@ -26,7 +26,7 @@ def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
         progress: The progress report of the batch.
     """
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_operator: dict[str, list[dict[str, Any]]] = {}
     for name, row in observed.items():
         if name.startswith(OBSERVED):
             fields = row.asDict() if hasattr(row, "asDict") else dict(row)
@@ -35,16 +35,16 @@ def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
                 names = [field["name"] for field in fields["schema"]["fields"]]
                 fields = dict(zip(names, fields["values"], strict=True))
             for operator, marks in marks_of(fields.get("marks")).items():
-                found.setdefault(operator, []).extend(marks)
-    return found
+                by_operator.setdefault(operator, []).extend(marks)
+    return by_operator
 
 
 def marks_of(observed: str | None) -> dict[str, list[dict[str, Any]]]:
     """Return observed marks by operator."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_operator: dict[str, list[dict[str, Any]]] = {}
     for mark in json.loads(observed or "[]"):
-        found.setdefault(mark["operator"], []).append(mark)
-    return found
+        by_operator.setdefault(mark["operator"], []).append(mark)
+    return by_operator
 
 
 def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[str, dict[str, int]]:
@@ -81,14 +81,14 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     Returns:
         Milliseconds, ``None`` if there is no work.
     """
-    found = []
+    times = []
     for operator, marks in group_marks(progress).items():
         for mark in marks:
             if mark["changed"] and operator in exported:
-                found.append(mark["export_at"])
+                times.append(mark["export_at"])
             if mark["due"] is not None:
-                found.append(mark["due"])
-    return min(found, default=None)
+                times.append(mark["due"])
+    return min(times, default=None)
 
 
 def export_operators(progress: Any, time: int) -> set[str]:
@@ -126,12 +126,12 @@ def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:
         Number of the commit and attempt, by operator and key group; nothing for an operator if one of its groups has
         staged nothing, or ran twice, so that the report does not show which attempt Spark has kept.
     """
-    found = {}
+    commits = {}
     for operator, marks in group_marks(progress).items():
         staged = {mark["group"]: (mark["commit"], mark["staged"]) for mark in marks if mark["staged"]}
         if len(staged) == len(marks):
-            found[operator] = staged
-    return found
+            commits[operator] = staged
+    return commits
 
 
 def is_quiet(progress: Any, exported: Container[str]) -> bool:

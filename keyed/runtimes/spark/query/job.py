@@ -64,8 +64,8 @@ class Job:
         for bound in outputs:
             bound.sink.check(bound.output.schema, SparkRuntime.of(self._session))
         self._remote = is_remote(self._session)
-        given = options.local_dir
-        self._local_dir = os.fspath(given) if given is not None else self._session.conf.get(_LOCAL_DIR, None)
+        local_dir = options.local_dir
+        self._local_dir = os.fspath(local_dir) if local_dir is not None else self._session.conf.get(_LOCAL_DIR, None)
         self._changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
         self._on_progress = options.on_progress
         self._on_restore = options.on_restore or log_restore
@@ -156,9 +156,9 @@ class Job:
             if progress.metrics[stage.name].get("rows_bad"):
                 self._warnings.emitted(stage.name, stage.bad_row_outputs)
         first = self._last.chain[0].name
-        found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
+        times = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
         holders = {operator: each[0]["held_by"] for operator, each in marks.items()}
-        self._warnings.look(progress, max(found, default=None), holders)
+        self._warnings.look(progress, max(times, default=None), holders)
 
     def _built(self, lines: Sequence[Sequence[Stage]], parallelism: int, **options: Any) -> Plan:
         """Return the plan of the operators with a number of key groups; see `build` for the options."""

@@ -59,7 +59,7 @@ def noted_signals() -> Iterator[Signals]:
         yield _noting[-1]
         return
     signals = Signals()
-    taken: dict[int, Any] = {
+    handlers: dict[int, Any] = {
         number: signal.signal(number, signals.note)
         for number in (signal.SIGINT, signal.SIGTERM)
         if _is_usual(number, signal.getsignal(number))
@@ -69,7 +69,7 @@ def noted_signals() -> Iterator[Signals]:
         yield signals
     finally:
         _noting.pop()
-        for number, handler in taken.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     if signals.received is not None:
         raise signals.stopped()

@@ -70,9 +70,9 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         job.flush()
         job.end_warnings((), of_input=True)
         kept.finish()
-    values, made = job.values(query.batches), tabled(outputs)
+    values, result = job.values(query.batches), tabled(outputs)
     metrics = {} if query.progress is None else query.progress.metrics
-    return RunResult(values, len(query.batches), metrics, job.restored, kept.read, made)
+    return RunResult(values, len(query.batches), metrics, job.restored, kept.read, result)
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:
@@ -430,12 +430,12 @@ class SparkQuery(Shown):
             if last is None or first + last["batchId"] < batch:
                 return
             # A report has the counters of all key groups. Most of the time the last one is the only new one.
-            found = [last] if first + last["batchId"] == batch else self.query.recentProgress
+            progresses = [last] if first + last["batchId"] == batch else self.query.recentProgress
         except Exception as error:
             if not is_gone(error):
                 raise
             return
-        for report in found:
+        for report in progresses:
             # Spark also reports triggers without a batch, under the id of the next batch.
             if "addBatch" in report["durationMs"] and first + report["batchId"] >= batch:
                 batch = first + report["batchId"] + 1

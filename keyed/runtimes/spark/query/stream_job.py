@@ -210,9 +210,9 @@ class StreamJob(Job):
             self._folder.relocate()
         if ticks is not None:
             ticks.begin()
-        asked = parallelism_of(self._last)
-        layout = checked_layout(self._session, self._checkpoint, asked, here=self._here)
-        parallelism = asked or partitions_of(self._session) if layout is None else layout.parallelism
+        declared = parallelism_of(self._last)
+        layout = checked_layout(self._session, self._checkpoint, declared, here=self._here)
+        parallelism = declared or partitions_of(self._session) if layout is None else layout.parallelism
         together = lines(self._last, None if layout is None else layout.sizes)
         tick_files = None if ticks is None else ticks.frame()
         last = self._folder.last_commit() if self._folder is not None else None
@@ -271,9 +271,9 @@ class StreamJob(Job):
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
         """Convert Spark's progress of a batch, and log warnings about it."""
-        found = self.progress_of(progress)
-        self._warn(found, group_marks(progress))
-        return found
+        reported = self.progress_of(progress)
+        self._warn(reported, group_marks(progress))
+        return reported
 
     def progress_of(self, progress: Mapping[str, Any]) -> Progress:
         """Convert Spark's progress of a batch, in any thread."""

@@ -111,10 +111,10 @@ class TableFiles:
             path = f"{_FOLDER}/{table.state.name}"
             there = {name for name in folder.names(path) if name.endswith(".parquet")}
             for number, (source, line) in enumerate(zip(report["sources"], lines, strict=False)):
-                taken = file_batch(line) if source["description"].endswith(f"/{path}/*.parquet]") else None
+                batch = file_batch(line) if source["description"].endswith(f"/{path}/*.parquet]") else None
                 # A version is a batch of the source.
-                if taken and len(there) > 1:
-                    replaced = {entry["path"].rpartition("/")[2] for entry in logged(folder, number, 0, taken - 1)}
+                if batch and len(there) > 1:
+                    replaced = {entry["path"].rpartition("/")[2] for entry in logged(folder, number, 0, batch - 1)}
                     for name in replaced & there:
                         folder.delete(f"{path}/.{name}.crc")
                         folder.delete(f"{path}/{name}")
@@ -134,11 +134,11 @@ class TableFiles:
 
         try:
             versions = self._session.read.schema(_COLUMNS).parquet(self._path(table))
-            found = versions.selectExpr("max(struct(number, digest)) AS newest").first()
+            newest = versions.selectExpr("max(struct(number, digest)) AS newest").first()
         except PySparkException:
             # There is no other way to check for a folder on a file system that only Spark reaches.
             return 0, ""
-        return (0, "") if found is None or found.newest is None else (found.newest.number, found.newest.digest)
+        return (0, "") if newest is None or newest.newest is None else (newest.newest.number, newest.newest.digest)
 
 
 def _row(session: SparkSession, table: GlobalTable, number: int, version: TableVersion) -> DataFrame:

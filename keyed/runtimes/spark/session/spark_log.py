@@ -83,14 +83,14 @@ def _named(folder: ScratchFolder) -> Path:
 
 def _sweep(parent: Path) -> None:
     """Delete logs of this user's ended programs except the latest."""
-    found: list[tuple[float, Path]] = []
+    files: list[tuple[float, Path]] = []
     for path in parent.glob("keyed-spark-*.log"):
         with suppress(OSError):
             status = path.lstat()
             # The folder exists while the program runs.
             if status.st_uid == os.getuid() and not path.with_suffix("").exists():
-                found.append((status.st_mtime, path))
-    for number, (changed, path) in enumerate(sorted(found, reverse=True)):
+                files.append((status.st_mtime, path))
+    for number, (changed, path) in enumerate(sorted(files, reverse=True)):
         if number >= _KEPT or changed < time.time() - _OLD_SECONDS:
             with suppress(OSError):
                 path.unlink()

@@ -95,12 +95,12 @@ def spark_session(
     check_versions()
     from pyspark.sql import SparkSession
 
-    given = dict(config or {})
+    settings_by_name = dict(config or {})
     if parallelism is not None:
-        given[_PARTITIONS] = str(parallelism)
+        settings_by_name[_PARTITIONS] = str(parallelism)
     active = SparkSession.getActiveSession()
     if active is not None:
-        _complete(active, given)
+        _complete(active, settings_by_name)
         check_session(active)
         return active
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
@@ -109,18 +109,18 @@ def spark_session(
     if remote is not None:
         builder = builder.remote(remote)
         session: SparkSession = builder.getOrCreate()
-        _complete(session, given)
+        _complete(session, settings_by_name)
     else:
-        master = master or given.get("spark.master") or os.environ.get("MASTER") or "local[*]"
-        settings = _jvm_settings(master, given)
+        master = master or settings_by_name.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+        settings = _jvm_settings(master, settings_by_name)
         _prepare_environment(master)
         builder = builder.master(master)
         for name, value in settings.items():
             builder = builder.config(name, value)
         with to_file() if quiet else nullcontext():
             session = builder.getOrCreate()
-        session.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR"))
-        _complete_format(session, given)
+        session.sparkContext.setLogLevel(settings_by_name.get("spark.log.level", "ERROR"))
+        _complete_format(session, settings_by_name)
         if master.startswith("local") and _PARTITIONS not in settings:
             session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
@@ -150,18 +150,18 @@ def default_files(session: SparkSession) -> str:
 
 
 @contextmanager
-def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+def settings(session: SparkSession, config: Mapping[str, str]) -> Iterator[None]:
     """Set a session's settings, and restore them afterwards.
 
     They belong to the session, not to a thread: a thread waits while another one has set other values. If the values
     are equal, the last of the threads restores them.
     """
-    mine = (threading.get_ident(), wanted)
+    mine = (threading.get_ident(), config)
     with _changed:
         held = _held.setdefault(session, [])
         _changed.wait_for(lambda: not any(_differ(mine, other) for other in held))
         originals = _originals.setdefault(session, {})
-        for name, value in wanted.items():
+        for name, value in config.items():
             now = session.conf.get(name)
             if not any(name in values for _, values in held):
                 originals[name] = now or ""
@@ -173,7 +173,7 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
     finally:
         with _changed:
             held.remove(mine)
-            for name, value in wanted.items():
+            for name, value in config.items():
                 others = [values[name] for _, values in held if name in values]
                 after = others[-1] if others else originals.pop(name)
                 if after != value:
@@ -186,29 +186,29 @@ def _differ(mine: _Holder, other: _Holder) -> bool:
     return mine[0] != other[0] and any(other[1].get(name, value) != value for name, value in mine[1].items())
 
 
-def _complete(session: SparkSession, given: Mapping[str, str]) -> None:
+def _complete(session: SparkSession, config: Mapping[str, str]) -> None:
     """Set missing and requested settings in a running session."""
     from pyspark.errors import PySparkException
 
     known: Mapping[str, Any] = session.conf.getAll
-    for name, value in {**{n: v for n, v in _SQL.items() if n not in known}, **given}.items():
+    for name, value in {**{n: v for n, v in _SQL.items() if n not in known}, **config}.items():
         try:
             session.conf.set(name, value)
         except PySparkException as error:
             # Settings of the JVM are fixed when it starts.
             _log.warning("the running Spark session does not take %s=%s: %s", name, value, error)
-    _complete_format(session, given)
+    _complete_format(session, config)
 
 
-def _complete_format(session: SparkSession, given: Mapping[str, str]) -> None:
+def _complete_format(session: SparkSession, config: Mapping[str, str]) -> None:
     """Set the version of checkpoints, which depends on that of Spark; an internal setting is not among all of them."""
     for name, value in checkpoint_settings(session).items():
-        if name not in given:
+        if name not in config:
             session.conf.set(name, value)
 
 
-def _jvm_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    settings = {**_SQL, **(_LOCAL if master.startswith("local") else {}), **given}
+def _jvm_settings(master: str, config: Mapping[str, str]) -> dict[str, str]:
+    settings = {**_SQL, **(_LOCAL if master.startswith("local") else {}), **config}
     options = settings.get(_JAVA_OPTIONS, "")
     if "-Xss" not in options:
         settings[_JAVA_OPTIONS] = f"{options} -Xss8m".strip()

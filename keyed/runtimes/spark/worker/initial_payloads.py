@@ -15,8 +15,8 @@ _STATE = b"keyed_state"
 
 def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
     """Yield the entries in the payloads of a key group, in the order of the frames' partitions."""
-    found = map(read_payload, payloads)
-    for payload in sorted(found, key=lambda payload: (payload.source, payload.position)):
+    decoded = map(read_payload, payloads)
+    for payload in sorted(decoded, key=lambda payload: (payload.source, payload.position)):
         table = payload.table(None)
         name = (table.schema.metadata or {}).get(_STATE)
         yield from entries_of(table, None if name is None else name.decode(), keys, operator)

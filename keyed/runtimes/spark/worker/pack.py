@@ -478,10 +478,10 @@ class _Rows:
             raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
             raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
-        said = self._unit(row)
+        reason = self._unit(row)
         raise TimestampError(
             f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
-            f"allows{said}; {remedy}, or give another max_ahead="
+            f"allows{reason}; {remedy}, or give another max_ahead="
         )
 
     def _reason(self, row: Any) -> str:

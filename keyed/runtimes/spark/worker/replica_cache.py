@@ -57,13 +57,13 @@ def default_local_dir() -> str:
         folder = Path(tempfile.gettempdir()) / f"keyed-{user}"
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise LocalStoreError(
             f"the folder for local stores cannot be created on {socket.gethostname()}: {error}; free space on its "
             "disk, or give local_dir= a folder that each worker machine can write to"
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise LocalStoreError(
             f"the folder for local stores {folder} is a link, or belongs to another user; remove it, or give local_dir="
         )
@@ -160,16 +160,16 @@ def _copies(name: str) -> int:
             for other in folder.parent.iterdir():
                 if other.stat().st_mtime < time.time() - _STALE_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
-        found = 0
+        count = 0
         for each in folder.iterdir():
             if each.name == own or _is_running(int(each.name)):
-                found += 1
+                count += 1
             else:
                 each.unlink(missing_ok=True)
     except (OSError, ValueError, LocalStoreError):
         # A store in memory needs no disk, so the others are not counted without one.
         return 1
-    return found
+    return count
 
 
 def _is_running(process: int) -> bool:
@@ -198,10 +198,10 @@ def _sweep(folder: Path) -> None:
     """Delete stores that were not used for long. They are caches, so no data is lost."""
     limit = time.time() - _STALE_SECONDS
     try:
-        found = list(folder.iterdir())
+        folders = list(folder.iterdir())
     except OSError:
         return
-    for path in found:
+    for path in folders:
         try:
             newest = max((file.stat().st_mtime for file in path.rglob("*")), default=path.stat().st_mtime)
             if any(path.glob("keyed-store*")) and newest < limit:

@@ -63,15 +63,15 @@ class SparkGroupLog(GroupLog):
 
     def read_meta(self) -> bytes | None:
         if not self._read:
-            found = self._meta.get()
-            self._known, self._read = (None if found is None else bytes(found[0])), True
+            value = self._meta.get()
+            self._known, self._read = (None if value is None else bytes(value[0])), True
         return self._known
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         for row in range(first, last + 1):
-            found = self._rows.getValue((row,))
-            if found is not None:
-                yield row, bytes(found[0])
+            value = self._rows.getValue((row,))
+            if value is not None:
+                yield row, bytes(value[0])
 
     def append(self, row: int, record: bytes) -> None:
         self._rows.updateValue((row,), (record,))

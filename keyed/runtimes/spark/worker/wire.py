@@ -185,10 +185,10 @@ _DEFAULTS: dict[str, Any] = {
 
 def _decode_mark(content: bytes | memoryview) -> TaskMark:
     try:
-        found = dict(zip(_NAMES, msgspec.msgpack.decode(content), strict=False))
+        fields = dict(zip(_NAMES, msgspec.msgpack.decode(content), strict=False))
         for name in ("upstream", "passed"):
-            found[name] = {index: Upstream(*each) for index, each in found.get(name, {}).items()}
-        return TaskMark(**found)
+            fields[name] = {index: Upstream(*each) for index, each in fields.get(name, {}).items()}
+        return TaskMark(**fields)
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(f"a mark is malformed: {error}") from error
 
@@ -274,8 +274,8 @@ def read_payload(payload: bytes) -> Payload:
     )
 
 
-def _check(crc: int, found: int) -> None:
-    if crc != found:
+def _check(crc: int, version: int) -> None:
+    if crc != version:
         raise _damaged("the checksum of a payload does not match")
 
 
