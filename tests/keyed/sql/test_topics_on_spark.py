@@ -21,6 +21,8 @@ from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
 
 NOW = int(time.time()) // 3600 * 3_600_000
+#: More kills: ``KEYED_SPARK_KILLS=20 pytest tests/keyed/sql/test_topics_on_spark.py -k killed``.
+KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "2"))
 SCRIPT = """
 CREATE STREAM sales (id BIGINT KEY, title STRING, tickets INT, at BIGINT, kind BYTES HEADER('kind'))
     WITH (KAFKA_TOPIC = '{sales}', FORMAT = '{format}', TIMESTAMP = 'at');
@@ -176,18 +178,22 @@ def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp
         "stdout": subprocess.DEVNULL,
     }
     ids = lambda: [int(key) for key, _, _ in received(kafka, copies, 2)]  # noqa: E731
-    for first in (0, 100):
+    for number in range(KILLS):
+        first = number * 100
         rows = [(str(n).encode(), b'{"N": %d}' % (n % 3), NOW + n, n % 2) for n in range(first, first + 100)]
         send(kafka, source, *rows[:50])
         with subprocess.Popen(command, start_new_session=True, **given) as process:
             until(lambda: (topics.made(kafka, copies) and len(ids()) > first) or process.poll() is not None)  # noqa: B023
             send(kafka, source, *rows[50:])
+            # Every second one dies after its second batch has begun to be written.
+            seen = first + 50 * (number % 2)
+            until(lambda: len(ids()) > seen or process.poll() is not None)  # noqa: B023
             os.killpg(process.pid, signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
     subprocess.run([*command, "--until-end"], check=True, **given)
-    assert sorted(ids()) == list(range(200))
+    assert sorted(ids()) == list(range(KILLS * 100))
     found = [(json.loads(key), json.loads(value)["c"]) for key, value, _ in received(kafka, counts, 2)]
-    sizes = [len(range(n, 200, 3)) for n in range(3)]
+    sizes = [len(range(n, KILLS * 100, 3)) for n in range(3)]
     # A batch writes one change for each key: each once, the last one with all rows.
     assert len(set(found)) == len(found)
     assert {n: max(count for key, count in found if key == n) for n in range(3)} == dict(enumerate(sizes))
