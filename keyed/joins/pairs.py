@@ -70,6 +70,8 @@ class ColumnPathJoin(KeyedCoProcessFunction):
     """
 
     path_reason: str | None = "it is not passed to process"
+    #: The output has the change of a joined row as its last column.
+    has_change = False
     late: tuple[OutputTag | None, OutputTag | None] = (None, None)
 
     def __init__(self, path: Path = "auto") -> None:
@@ -83,7 +85,7 @@ class ColumnPathJoin(KeyedCoProcessFunction):
         select = getattr(getattr(self, "pairs", None), "join", None)
         if isinstance(select, Select):
             width = None if output is None else len(schema_of(output).columns)
-            select.check([side.columns for side in stream.sides], width)
+            select.check([side.columns for side in stream.sides], width, has_change=self.has_change)
         reason = self.row_reason() or row_reason(stream, output, order)
         if reason is None and max(map(abs, self.spans_ms()), default=0) > MOST_LENGTH:
             reason = f"its bounds are above {MOST_LENGTH} ms"

@@ -46,12 +46,13 @@ class Select:
         either = (of_right if of_left is None else of_left for of_left, of_right in pairs)
         return (*either, *_values(left, self.left), *_values(right, self.right))
 
-    def check(self, sides: Sequence[Collection[str] | None], width: int | None) -> None:
+    def check(self, sides: Sequence[Collection[str] | None], width: int | None, *, has_change: bool = False) -> None:
         """Check that the columns exist and are as many as those of the output.
 
         Args:
             sides: The columns of the two sides, ``None`` where they are not known.
             width: Number of columns of the output, if it is known.
+            has_change: The last of them is the change, of a join of two tables.
 
         Raises:
             DefinitionError: They are not.
@@ -62,9 +63,10 @@ class Select:
                 raise DefinitionError(
                     f"Select: the {where} side has no column {unknown[0]!r}; it has {', '.join(columns or ())}"
                 )
-        count = len(self.left) + len(self.right) + len(self.either)
+        count = len(self.left) + len(self.right) + len(self.either) + has_change
         if width is not None and width != count:
-            raise DefinitionError(f"Select: {count} columns are selected, and the output has {width}")
+            shown = f"{count} columns are selected{', with that of the change' * has_change}"
+            raise DefinitionError(f"Select: {shown}, and the output has {width}")
 
 
 def _values(element: Any, names: Sequence[str]) -> list[Any]:

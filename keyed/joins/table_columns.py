@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyed.extending import table_of
 from keyed.joins.column_join import TIME, ColumnJoin
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.key_index import KeyIndex
@@ -27,13 +28,13 @@ class _TableSides(ColumnJoin):
     Args:
         plan: The streams and the output.
         pairs: Returns the output of a pair.
-        change: The column that is negative in a row of a table that is there no longer; without one, none goes.
+        gone: The column that is negative, or true, in a row of a table that is there no longer; without one, none goes.
     """
 
-    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str | None = None) -> None:
+    def __init__(self, plan: JoinPlan, pairs: Pairing, gone: str | None = None) -> None:
         super().__init__(plan)
         self._pairing = pairs
-        self._change = change
+        self._removed_by = gone
 
     def _arrived(self, side: int, table: pa.Table | None) -> tuple[pa.Table, Numbers]:
         """Return the rows of a side in their stored form, and a mask of those that are there no longer."""
@@ -42,8 +43,10 @@ class _TableSides(ColumnJoin):
         if TIMESTAMP_COLUMN not in table.column_names:
             table = table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
         is_gone = np.zeros(table.num_rows, dtype=bool)
-        if self._change in table.column_names:
-            is_gone = table.column(self._change).to_numpy() < 0
+        if self._removed_by in table.column_names:
+            column: Any = table.column(self._removed_by)
+            is_flag = pa.types.is_boolean(column.type)
+            is_gone = column.fill_null(False).to_numpy() if is_flag else column.to_numpy() < 0
         return self.stored(side, table).cast(self.no_rows(side).schema), is_gone
 
     def _apply(self, state: TableState, rows: pa.Table, is_gone: Numbers) -> None:
@@ -61,12 +64,12 @@ class TableJoinColumns(_TableSides):
     Args:
         plan: The streams and the output.
         pairs: Returns the output of a pair.
-        change: The column that is negative in a right row that deletes the row of its key.
+        gone: The column that is negative in a right row that deletes the row of its key.
         by_arrival: A right row replaces that of an earlier batch even if it is older.
     """
 
-    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str | None = None, *, by_arrival: bool = False) -> None:
-        super().__init__(plan, pairs, change)
+    def __init__(self, plan: JoinPlan, pairs: Pairing, gone: str | None = None, *, by_arrival: bool = False) -> None:
+        super().__init__(plan, pairs, gone)
         self._by_arrival = by_arrival
         self.table = self.state(1, "table", (), time="bigint")
 
@@ -111,12 +114,17 @@ class ChangeColumns(_TableSides):
     Args:
         plan: The streams, and the output without the column of changes.
         pairs: Returns the output of a pair: columns of both.
-        change: The column of changes: −1 for a row that is there no longer, 1 for one that is there.
+        change: The column of changes of the output: −1 for a row that is there no longer, 1 for one that is there.
+        gone: As of the joins with tables.
         left_keys: Columns of the left rows' own key, if the right rows' key is none of theirs.
     """
 
-    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str, left_keys: Sequence[str] = ()) -> None:
-        super().__init__(plan, pairs, change)
+    def __init__(
+        self, plan: JoinPlan, pairs: Pairing, change: str, gone: str | None, left_keys: Sequence[str] = ()
+    ) -> None:
+        super().__init__(plan, pairs, gone)
+        self._change = change
+        self._schema = table_of([], plan.output).schema
         self._identity = (*self.keys, *left_keys)
         self.lefts = self.state(0, "lefts", left_keys, time="bigint")
         self.rights = self.state(1, "rights", (), time="bigint")
@@ -149,8 +157,8 @@ class ChangeColumns(_TableSides):
         latest = np.full(wanted.num_rows, _NO_TIME)
         np.maximum.at(latest, np.concatenate([of_came, after_places]), np.concatenate([_times(came), after_times]))
         places = np.concatenate([before_places, after_places])
-        both = pa.concat_tables([before, after])
-        ctx.emit(changes_of(both, before.num_rows, places, latest, str(self._change)))
+        both = pa.concat_tables([before, after]).cast(self._schema)
+        ctx.emit(changes_of(both, before.num_rows, places, latest, self._change))
 
     def _last(self, side: int, table: pa.Table | None) -> tuple[pa.Table, Numbers]:
         """Return the last row of each key of a side, and a mask of those that are there no longer."""
@@ -190,7 +198,8 @@ def changes_of(rows: pa.Table, count: int, places: Numbers, latest: Numbers, col
     change = np.repeat([-1, 1], [count, rows.num_rows - count])
     order = np.lexsort((change, places))
     rows = rows.take(order).append_column(column, pa.array(change[order], pa.int8()))
-    return rows.append_column(TIMESTAMP_COLUMN, pa.array(latest[places[order]]))
+    times = latest[places[order]]
+    return rows.append_column(TIMESTAMP_COLUMN, pa.array(times, mask=times == _NO_TIME))
 
 
 def _times(rows: pa.Table, places: Numbers | None = None) -> Numbers:

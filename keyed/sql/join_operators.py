@@ -54,7 +54,7 @@ def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence
         assert join.clause.within is not None
         before, after, grace = join.clause.within
         return StreamStreamJoin(plan, pairs, before, after, max(0, DAY_MS - before - after) if grace is None else grace)
-    return ChangeColumns(plan, pairs, CHANGE, left_keys)
+    return ChangeColumns(plan, pairs, CHANGE, CHANGE, left_keys)
 
 
 class StreamStreamJoin(IntervalColumns):

@@ -128,6 +128,50 @@ def test_table_join(left, right, size, how, parallelism, join):
     assert paths[0][3] == paths[1][3] == len({row.value["k"] for row in right})
 
 
+#: Writes of a table in the order of their times: a key, and whether it is deleted.
+WRITES = st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12)
+
+
+@some
+@given(left=WRITES, right=WRITES, size=SIZES, how=st.sampled_from(HOWS), parallelism=PARALLELISM)
+def test_two_tables(left, right, size, how, parallelism):
+    tables: Any = []
+    rows: Any = []
+    for writes in (left, right):
+        columns = [[key for key, _ in writes], [*range(len(writes))], [gone for _, gone in writes]]
+        types = [pa.string(), pa.int64(), pa.bool_()]
+        arrays = [pa.array(of, type_) for of, type_ in zip(columns, types, strict=True)]
+        tables.append(pa.table(arrays, names=["k", "t", "gone"]))
+        last = {key: (time, gone) for time, (key, gone) in enumerate(writes)}
+        rows.append({key: time for key, (time, gone) in last.items() if not gone})
+    keys = {"inner": rows[0].keys() & rows[1].keys(), "full": rows[0].keys() | rows[1].keys()}
+    keys |= {"left": {*rows[0]}, "right": {*rows[1]}}
+    expected = {(key, rows[0].get(key), rows[1].get(key)) for key in keys[how]}
+
+    def by_function(left, right, change):
+        return (left or right)["k"], left and left["t"], right and right["t"], change
+
+    delay = keyed.bounded_out_of_orderness(5)
+    path: Any
+    select: Any
+    for path, select in (
+        ("row", by_function),
+        *((each, Select(["t"], ["t"], either=["k"])) for each in ("row", "vectorized")),
+    ):
+        streams = [keyed.stream(each, timestamp="t", watermark=delay) for each in tables]
+        join = TableJoin(select, how=how, deletes="gone", left_table=True, path=path)
+        keyed_by = streams[0].connect(streams[1]).key_by("k")
+        groups = parallelism if path == "vectorized" else 1
+        made = keyed_by.process(join, "k string, l bigint, r double, change tinyint", parallelism=groups).run(
+            rows_per_batch=size
+        )
+        held: set[tuple[Any, ...]] = set()
+        for *row, change in made.values:
+            (held.add if change > 0 else held.remove)(tuple(row))
+            assert len({key for key, *_ in held}) == len(held)
+        assert held == expected
+
+
 @some
 @given(**SIDES, window=st.tuples(st.integers(1, 12), st.integers(1, 12)), how=st.sampled_from(HOWS))
 def test_window_join(left, right, window, size, how, parallelism, join):
@@ -334,6 +378,8 @@ def test_a_table_join_that_calls_a_function_or_expires_rows_runs_row_by_row():
         (TableJoin(ids, deletes=lambda row: row.t < 0), "deletes= is a function of the right element"),
         (TableJoin(ids, ttl=keyed.StateTtl(1)), "the rows of the table have a time to live"),
         (EnrichmentJoin(ids, timeout=1), "left elements wait for a right one"),
+        (TableJoin(ids, left_table=True), "join= is a function of each change"),
+        (TableJoin(Select(["k"]), left_table=True, deletes=bool), "deletes= is a function of an element"),
     ):
         assert said in computed(streams().process(function, ddl))
 
@@ -353,3 +399,10 @@ def test_columns_that_are_not_there_are_refused_before_the_first_row():
         for function in (IntervalJoin(select, lower=0, upper=1), AsOfJoin(select), WindowJoin(select, size=5)):
             with pytest.raises(DefinitionError, match=said):
                 streams().process(function, "k string, t bigint")
+    tables = TableJoin(Select(["k"]), left_table=True, deletes="t")
+    for output, said in (
+        ("k string", "2 columns are selected, with that of the change, and the output has 1"),
+        ("k string, change int", "deletes='t' must be a boolean column of both sides"),
+    ):
+        with pytest.raises(DefinitionError, match=said):
+            streams().process(tables, output)

@@ -199,7 +199,11 @@ def test_rows_that_are_late_for_all_windows_go_aside():
         (AsOfJoin, {"how": "right"}, "how='right' must be one of 'inner', 'left'"),
         (EnrichmentJoin, {"timeout": 1, "domain": "event"}, "must be a TimeDomain"),
         (EnrichmentJoin, {"timeout": 1, "timed_out": "aside"}, "must be an OutputTag"),
-        (TableJoin, {"deletes": 3}, "deletes=3 must be a function"),
+        (TableJoin, {"deletes": 3}, "deletes=3 must be a function of the right element"),
+        (TableJoin, {"deletes": "gone"}, "deletes='gone' must be a function of the right element"),
+        (TableJoin, {"deletes": 3, "left_table": True}, "right or left one, or the name of a boolean column"),
+        (TableJoin, {"ttl": keyed.StateTtl(1), "left_table": True}, "ttl= is for the join of a stream"),
+        (TableJoin, {"how": "full"}, "how='full' must be one of 'inner', 'left'"),
         (WindowJoin, {"size": 0}, "size=0 must be"),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.extending import Schema
+from keyed.joins import TableJoin
 from keyed.joins.join_path import JoinPlan, Side
 from keyed.joins.pairs import Pairing
 from keyed.joins.select import Select
@@ -28,7 +29,7 @@ def join(how: str, *, foreign: bool) -> ChangeColumns:
     output = Schema((("k", "bigint"), ("i", "bigint"), ("v", "bigint"), ("w", "bigint")))
     select = Select(["i", "v"], ["w"], either=["k"])
     plan = JoinPlan("join", sides, output)
-    return ChangeColumns(plan, Pairing(select, how), "change", ["i"] if foreign else [])
+    return ChangeColumns(plan, Pairing(select, how), "change", "change", ["i"] if foreign else [])
 
 
 def harness(how: str, *, foreign: bool) -> KeyedTestHarness:
@@ -83,6 +84,41 @@ def test_changes_lead_from_the_joined_rows_before_a_batch_to_those_after_it(how,
             if how in ("right", "full"):
                 joined |= {(key, None, None, w) for key, w in rights.items() if key not in lefts}
             assert held == joined
+
+
+#: Writes of one key to the left table (L) and the right one (R), `.` deletes; and the results after each, ``gone`` for
+#: a row that is deleted: as in Kafka Streams' ``TableTableJoinIntegrationTest``.
+WRITES = "L. R. LA Ra LB Rb L. R. LC Rc R. L. R. Rd LD"
+RESULTS = {
+    "inner": "- - - A-a B-a B-b gone - - C-c gone - - - D-d",
+    "left": "- - A-null A-a B-a B-b gone - C-null C-c C-null gone - - D-d",
+    "full": "- - A-null A-a B-a B-b null-b gone C-null C-c C-null gone - null-d D-d",
+}
+
+
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize("how", RESULTS)
+def test_two_tables_of_python_are_joined_as_in_kafka_streams(how, path):
+    function: Any = TableJoin(Select(["v"], ["v"], either=["k"]), how=how, left_table=True, deletes="gone", path=path)
+    columns = {"k": "bigint", "v": "string", "gone": "boolean"}
+    if path == "vectorized":
+        output = Schema((("k", "bigint"), ("l", "string"), ("r", "string"), ("change", "int")))
+        function = function.over_columns(JoinPlan("join", [Side(columns, ("k",), ("k",))] * 2, output))
+    results = []
+    with KeyedTestHarness(function, key="k", key2="k") as driven:
+        for time, (side, value) in enumerate(zip(WRITES[::3], WRITES[1::3], strict=True)):
+            row = {"k": 1, "v": value, "gone": value == "."}
+            if path == "row":
+                (driven.process_element1 if side == "L" else driven.process_element2)(row, time)
+            else:
+                rows = pa.table({**{name: [cell] for name, cell in row.items()}, "t": [time]})
+                driven.process_batches(rows if side == "L" else None, None if side == "L" else rows, "t")
+            changes = driven.take_output()
+            assert [each.value[3] for each in changes] in ([], [-1], [1], [-1, 1])
+            assert {each.timestamp for each in changes} <= {time}
+            shown = ["-".join(each or "null" for each in each.value[1:3]) for each in changes if each.value[3] > 0]
+            results.append(shown[0] if shown else "gone" if changes else "-")
+    assert " ".join(results) == RESULTS[how]
 
 
 def reads(call: Any) -> int:
