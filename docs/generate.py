@@ -642,7 +642,7 @@ def _is_constructed(cls: type) -> bool:
         or issubclass(cls, enum.Enum)
         or typing.is_typeddict(cls)
         or getattr(cls, "_is_protocol", False)
-        or "given" in inspect.signature(cls).parameters
+        or "named" in inspect.signature(cls).parameters
         or cls.__name__.endswith("Context")
         or any(isinstance(inspect.getattr_static(cls, each, None), classmethod) for each in FACTORIES)
     ):
