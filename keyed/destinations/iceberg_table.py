@@ -157,6 +157,8 @@ class IcebergWriter(TableWriter):
         return errors.CommitFailedException, errors.ValidationException
 
     def _open(self) -> Any:
+        # All keys of a batch may be new. Copies run in threads, and filters are those of the process: they stay.
+        warnings.filterwarnings("ignore", "Delete operation did not match any records")
         self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
         return self._catalog.load_table(self._sink.table) if self._catalog.table_exists(self._sink.table) else None
 
@@ -188,9 +190,7 @@ class IcebergWriter(TableWriter):
     def _transaction(self, batch_id: int, note: Mapping[str, str]) -> Iterator[tuple[Any, dict[str, str]]]:
         """Yield a transaction with the id of a batch, and the properties of its snapshots."""
         query = self._owner.query
-        with self._table.transaction() as transaction, warnings.catch_warnings():
-            # All keys of a batch may be new.
-            warnings.filterwarnings("ignore", "Delete operation did not match any records")
+        with self._table.transaction() as transaction:
             yield transaction, BatchMark(query, batch_id, note).properties
             transaction.set_properties({PREFIX + query: str(batch_id)})
 

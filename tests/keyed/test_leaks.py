@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import tempfile
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -617,6 +618,7 @@ def call(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def living() -> Counter[str]:
     """Return the number of living objects by type, and of classes, threads, descriptors and temporary files."""
+    urllib.parse.clear_cache()
     gc.collect()
     objects = gc.get_objects()
     links = Path("/proc/self/fd")

@@ -29,7 +29,8 @@ from tests.support.tables import followed
 from tests.support.waiting import until
 
 TOKENS = ["token-of-the-greedy-001", "token-of-the-modest-002", "token-of-a-third-one-003"]
-SLOW_PUSH = "SELECT REGEXP_EXTRACT('(a+)+b', LPAD('', 100, 'a')) AS x FROM n EMIT CHANGES"
+TEXTS = ", ".join(f"LPAD('', CAST(value AS INT) * {{0}}, '{letter}')" for letter in "ab")
+SLOW_PUSH = f"SELECT LEVENSHTEIN({TEXTS.format(600_000)}) AS x FROM n EMIT CHANGES"
 PUSH, SQL = "keyed.tables.push_worker", "keyed.tables.sql_worker"
 SLOW_SQL = "select count(*) from range(100000000000) a, range(1000) b"
 
@@ -152,7 +153,7 @@ def test_rows_that_wait_too_long_for_a_process_end_their_stream_with_an_error(tm
         tables.start(every=0.05)
         address = stack.enter_context(serving(tables, port=0, limits=patient()))
         client = stack.enter_context(httpx.Client(base_url=address, timeout=300))
-        query = {"query": "SELECT REGEXP_EXTRACT('(a+)+b', LPAD('', CAST(value AS INT), 'a')) AS x FROM n EMIT CHANGES"}
+        query = {"query": f"SELECT LEVENSHTEIN({TEXTS.format(6_000)}) AS x FROM n EMIT CHANGES"}
         streams = [
             stack.enter_context(client.stream("GET", "/sql/changes", params=query)).iter_lines() for _ in range(3)
         ]
