@@ -83,7 +83,7 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
 
     exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
     writer: Any = SimpleNamespace(written=0)
-    ticks: Any = SimpleNamespace(taken=lambda *_: None, write=lambda: None)
+    ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
     tables: Any = SimpleNamespace(write_changed=lambda: None)
     query: Any = SimpleNamespace(isActive=True)
     ticker = Ticker(query, ticks, exports, writer, tables, lambda: None)
@@ -113,7 +113,7 @@ def test_a_failed_export_has_not_recovered_before_it_is_tried_again(monkeypatch,
     # Reading a report takes long, so that the next poll would come long after the next attempt.
     monkeypatch.setattr("keyed.runtimes.spark.query.ticker._PAUSE", 1e9)
     exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
-    ticks: Any = SimpleNamespace(taken=lambda *_: None, write=lambda: None)
+    ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
     ticker = Ticker(
         query := SimpleNamespace(isActive=True),  # type: ignore[arg-type]
         ticks,

@@ -167,7 +167,7 @@ def test_a_long_log_of_ticks_is_reported_once(tmp_path, monkeypatch, caplog):
     for last in (9, 19):
         lines = ["v1", *(entry("x", batch) for batch in range(last + 1))]
         folder.write(f"sources/1/{last}.compact", "\n".join(lines).encode())
-        ticks.taken(1, f'{{"logOffset":{last}}}')
+        ticks.note_offset(1, f'{{"logOffset":{last}}}')
     (record,) = [record for record in caplog.records if record.name == ticks_module.__name__]
     assert "9.compact lists 10 ticks" in record.getMessage()
 
@@ -190,14 +190,14 @@ def test_what_spark_has_taken_is_cleared_away(tmp_path):
     folder.write("sources/1/8", f"v1\n{entry(first, 8)}".encode())
     all_of_them = "\n".join(["v1", entry(first, 8), entry(second, 9)])
     folder.write("sources/1/9.compact", all_of_them.encode())
-    ticks.taken(1, '{"logOffset":9}')
+    ticks.note_offset(1, '{"logOffset":9}')
     assert sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir()) == [first, third]
     assert folder.read("sources/1/9.compact") == all_of_them.encode()
-    ticks.taken(1, '{"logOffset":8}')
-    ticks.taken(1, '{"logOffset":8}')
+    ticks.note_offset(1, '{"logOffset":8}')
+    ticks.note_offset(1, '{"logOffset":8}')
     assert [path.name for path in (tmp_path / "keyed-ticks").iterdir()] == [third]
     assert folder.read("sources/1/8") == f"v1\n{entry(first, 8)}".encode()
-    ticks.taken(1, "-")
+    ticks.note_offset(1, "-")
 
 
 def test_a_query_begins_with_a_tick_and_keeps_those_of_a_batch_that_is_not_done(tmp_path):
