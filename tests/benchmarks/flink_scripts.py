@@ -29,7 +29,7 @@ def main(folder: str, streams: str, query: str) -> None:
         tables.get_config().set(name, value)
     for name, value in json.loads(streams).items():
         tables.execute_sql(
-            f"CREATE TABLE {name} (title STRING, {value} BIGINT, `at` BIGINT, ts AS TO_TIMESTAMP_LTZ(`at`, 3),"
+            f"CREATE TABLE `{name}` (title STRING, {value} BIGINT, `at` BIGINT, ts AS TO_TIMESTAMP_LTZ(`at`, 3),"
             " WATERMARK FOR ts AS ts) WITH ("
             f"'connector' = 'filesystem', 'path' = 'file://{folder}/{name}.jsonl', 'format' = 'json')"
         )

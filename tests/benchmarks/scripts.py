@@ -83,7 +83,7 @@ JOBS: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
         """CREATE STREAM out AS SELECT s.title, s.tickets, r.returned
         FROM sales s JOIN returns r WITHIN 10 MINUTES GRACE PERIOD 0 SECONDS ON s.title = r.title;""",
         _returned,
-        """SELECT s.title, s.tickets, r.returned FROM sales s, returns r WHERE s.title = r.title
+        """SELECT s.title, s.tickets, r.returned FROM sales s, `returns` r WHERE s.title = r.title
         AND r.ts BETWEEN s.ts - INTERVAL '10' MINUTE AND s.ts + INTERVAL '10' MINUTE""",
     ),
 }
