@@ -236,9 +236,10 @@ class Cluster:
         client: Producer = self._client("Producer", {**_PRODUCER, **self.settings, **own})
         return client
 
-    def consumer(self) -> Consumer:
-        """Return a consumer of committed records, without group management."""
-        client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
+    def consumer(self, isolation: str = "read_committed") -> Consumer:
+        """Return a consumer without group management, by default of committed records."""
+        fixed = {**_FIXED_CONSUMER, "isolation.level": isolation}
+        client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **fixed})
         return client
 
     def admin(self, failed: Callable[[Any], None] | None = None) -> AdminClient:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyed.errors import ChangelogError
 from keyed.kafka.client import Cluster, Headers, LastError, Partition, translated
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
 
 #: Errors of messages that were purged because the transaction failed; the cause is another message's error.
 _TAKEN_BACK = {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
@@ -204,3 +207,48 @@ class Transactions:
         if self._failed is None or error.args[0].fatal():
             return translated(error, f"{self._where}{self._last_error}")
         return translated(self._failed, self._where)
+
+
+def transactions_of(
+    partition: Partition, consumer: Consumer, transactional_id: str, is_end: Callable[[Message], bool]
+) -> Transactions:
+    """Take the id that alone writes to a partition, and end its last transaction if the broker has not done that.
+
+    A broker that comes back from a crash gives up the end of a transaction whose commit it has confirmed, while the
+    partition has no leader (KAFKA-20734, Kafka 4.1 to 4.3): readers then wait for it without end, and the next
+    transaction of the id would take its records along.
+
+    Args:
+        partition: The partition.
+        consumer: A consumer of committed records that is not in use.
+        transactional_id: The id.
+        is_end: Returns true for the last record of a transaction that may be committed.
+
+    Raises:
+        ChangelogError: The broker does not answer, or refuses; or another program has an open transaction.
+    """
+    cluster = partition.cluster
+    # A broker confirms an end before it reaches the partition; taking the id waits for that.
+    for _ in range(2):
+        transactions = Transactions(cluster, transactional_id, str(partition))
+        try:
+            _, committed = partition.offsets(consumer)
+            reader = cluster.consumer("read_uncommitted")
+            if partition.offsets(reader)[1] <= committed:
+                return transactions
+            last: Any
+            *_, last = (message for messages in partition.read(reader, committed) for message in messages)
+            # Only a partition with a record of the transaction gets its end. This one is there already.
+            transactions.begin()
+            transactions.send(partition, [(last.key(), last.value())], last.headers())
+            transactions.deliver()
+            if is_end(last):
+                transactions.commit()
+        except BaseException:
+            transactions.close()
+            raise
+        transactions.close()
+    raise ChangelogError(
+        f"{partition} has had an open transaction since offset {committed}, which is not of {transactional_id!r}: end "
+        "it with kafka-transactions.sh, and let no other program write there"
+    )

@@ -8,6 +8,7 @@ error the producer is closed; the next append takes the id again and reads the o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -20,7 +21,10 @@ from keyed.content.blocks import Block
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import ChangelogDiverged, ChangelogFenced, HistoryCompacted
 from keyed.kafka.client import Partition
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.transactions import Transactions, transactions_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 
 class KafkaWriter:
@@ -85,11 +89,11 @@ class KafkaWriter:
     def _open(self) -> Transactions:
         """Take the id and read the end of the log, unless that was done already."""
         if self._transactions is None:
-            cluster = self._partition.cluster
-            transactions = Transactions(cluster, f"keyed-{self._header.log_id}-{self._partition.number}", self._where)
+            own = f"keyed-{self._header.log_id}-{self._partition.number}"
+            consumer = self._partition.cluster.consumer()
+            transactions = transactions_of(self._partition, consumer, own, lambda message: message.key() == COMMIT)
             try:
-                self._check_header()
-                consumer = cluster.consumer()
+                self._check_header(consumer)
                 marker = newest_marker(self._partition, consumer, self._header)
             except BaseException:
                 transactions.close()
@@ -100,9 +104,9 @@ class KafkaWriter:
             self._transactions = transactions
         return self._transactions
 
-    def _check_header(self) -> None:
+    def _check_header(self, consumer: Consumer) -> None:
         """Check that the topic is still the one that the writer was opened for."""
-        header = read_header(self._partition)
+        header = read_header(self._partition, consumer)
         if header != self._header:
             now = "empty" if header is None else header.log_id
             raise ChangelogDiverged(

@@ -26,6 +26,12 @@ _PAUSE = 0.1
 _OWN = {"retry.backoff.ms": 1, "linger.ms": 1}
 #: Seconds after which a broker is expected to have completed a transaction, of which it has acknowledged the commit.
 _COMPLETED = 0.01
+#: In messages: the broker gives the id, but not the mark.
+_UNENDED = (
+    " has a transaction that the broker does not end; Kafka 4.1 to 4.3 leave it open if all replicas of a partition "
+    "crash just after its commit (KAFKA-20734): look for it with kafka-transactions.sh find-hanging, and for its "
+    "records at the end of the topic, before you end it"
+)
 
 
 @attrs.frozen
@@ -91,8 +97,9 @@ class MarkedWriter:
             if mark.error is not None:
                 raise ck.KafkaException(mark.error)
         except ck.KafkaException as error:
+            is_unended = self._transactions is not None and error.args[0].name() == "_TIMED_OUT"
             self.close()
-            raise translated(error, self._where) from error
+            raise translated(error, self._where + (_UNENDED if is_unended else "")) from error
         except BaseException:
             self.close()
             raise

@@ -15,7 +15,7 @@ from keyed.changelog.model import batch_id
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
 from keyed.kafka.client import Partition
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.transactions import transactions_of
 
 #: Number of positions that a writer remembers: a run that is further behind is not a repetition.
 _KNOWN = 1_000
@@ -63,7 +63,10 @@ class Positions:
 
     def __init__(self, partition: Partition, log_id: str) -> None:
         self._partition = partition
-        self._transactions = Transactions(partition.cluster, f"keyed-{log_id}-positions", str(partition))
+        # Each record stands for itself.
+        self._transactions = transactions_of(
+            partition, partition.cluster.consumer(), f"keyed-{log_id}-positions", lambda _: True
+        )
         self._end = 0
         try:
             self._known = read_positions(partition)

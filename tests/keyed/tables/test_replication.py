@@ -535,6 +535,7 @@ def test_a_broker_that_was_gone_gets_the_batches_once_it_is_back(broker, tmp_pat
     topic = new_topic(broker.bootstrap, timeout=2_000)
     with job.tables() as tables, tables["number"].replicate(topic) as copy:
         caught_up(copy, tables, last_batch(job))
+        until(lambda: topics.ended(broker.bootstrap, topic.topic, "__consumer_offsets"))
         broker.kill()
         try:
             job.run(6)

@@ -209,12 +209,12 @@ def test_nothing_is_left_of_the_other_process_whether_the_property_holds_or_not(
     until(lambda: no_more(left(), before))
 
 
-#: The other process has another order of at least one of these sets, whatever the hash seed of this one.
+#: The other process has another order of the set of Tags, whatever the hash seed of this one.
 ORDERS = """
 import json, os, subprocess, sys
 from keyed.testing.other_process import _other_hash_seed
-program = "print(list(set(['new', 'old', 'ann'])), list(set(['new', 'old', 'bob'])))"
-seed = _other_hash_seed([{"ann", "bob"}, {"ann"}], {",", "new", "old", "user"})
+program = "print(list(set(['new', 'old', 'ann'])))"
+seed = _other_hash_seed([{"ann"}], {",", "new", "old", "user"})
 orders = [
     subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": str(each)}, stdout=-1).stdout
     for each in (os.environ["PYTHONHASHSEED"], seed)
@@ -224,9 +224,10 @@ sys.exit(orders[0] == orders[1])
 
 
 @pytest.mark.parametrize(
-    "hash_seed", [6, pytest.param(37, marks=pytest.mark.long), pytest.param(51, marks=pytest.mark.long)]
+    "hash_seed", [6, 1147333629, *(pytest.param(seed, marks=pytest.mark.long) for seed in (37, 51, 372541644))]
 )
 def test_the_other_process_orders_sets_of_three_in_another_way_than_this_one(hash_seed):
-    # Beside these, the seed that changes the order of most pairs of texts keeps that of both sets.
+    # Beside 6, 37 and 51, the seed that changes the order of most pairs of texts keeps that of the set; beside the
+    # others, one that does so if the texts are added in another order, since two hashes collide.
     environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
     assert subprocess.run([sys.executable, "-c", ORDERS], env=environment, cwd=ROOT, check=False).returncode == 0

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
+from keyed.changelog.kafka.kafka_records import ENTRY
 from keyed.errors import ChangelogError
+from keyed.kafka.client import Partition, declared_cluster
+from keyed.kafka.transactions import Transactions
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import end, new_topic
 from tests.support.waiting import until
@@ -68,6 +72,42 @@ def test_a_broker_that_stays_away_fails_the_commit_and_nothing_is_lost(broker):
     assert last.sequence == 1
     # The one that failed takes the id back, and goes on from what is there.
     writer.append(commit, blocks)
+    assert state_of(changelog.reader(0)) == sample.state
+
+
+def last_sequence(log: Any) -> int:
+    """The sequence of the last commit."""
+    last: int = log.last().sequence
+    return last
+
+
+@pytest.mark.slow
+def test_a_transaction_whose_broker_dies_at_its_end_is_ended_when_the_broker_is_back(broker):
+    # Kafka 4.1 to 4.3 leave it open (KAFKA-20734): nothing of it could be read, or all with the next one.
+    changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, settings=QUIET)
+    changelog.prepare("op", 1)
+    sample = SampleGroup(Random(33))
+    for commits in (1, 2):
+        changelog.writer(0).append(*sample.commit())
+        changelog.put_position(commits, b"%d" % commits)
+        broker.kill()
+        broker.start()
+        assert last_sequence(changelog.writer(0)) == last_sequence(changelog.reader(0)) == commits
+        assert dict(changelog.positions()) == {number: b"%d" % number for number in range(1, commits + 1)}
+        assert state_of(changelog.reader(0)) == sample.state
+    # What was given up stays out, though its end did not reach the partition either.
+    partition = Partition(declared_cluster("test", broker.bootstrap, QUIET, 30_000), changelog.topic, 0)
+    header = changelog.header()
+    assert header is not None
+    given_up = Transactions(partition.cluster, f"keyed-{header.log_id}-0", "test")
+    given_up.begin()
+    given_up.send(partition, [(ENTRY + b"no", b"entry")])
+    given_up.deliver()
+    given_up.close()
+    broker.kill()
+    broker.start()
+    changelog.writer(0).append(*sample.commit())
+    assert [commit.sequence for commit, _ in changelog.reader(0).commits()][-1] == 3
     assert state_of(changelog.reader(0)) == sample.state
 
 

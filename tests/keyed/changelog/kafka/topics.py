@@ -136,6 +136,23 @@ def produce_all(kafka: str, topic: str, partition: int, records: list[Any]) -> N
     assert producer.flush(_SECONDS) == 0
 
 
+def ended(kafka: str, *of_topics: str) -> bool:
+    """Return true if no transaction is open in topics. Kafka 4.1 to 4.3 forget the end of one if all brokers crash."""
+    committed, uncommitted = (
+        confluent_kafka.Consumer({"bootstrap.servers": kafka, "group.id": "-", "isolation.level": level})
+        for level in ("read_committed", "read_uncommitted")
+    )
+    partitions = [
+        confluent_kafka.TopicPartition(topic, number)
+        for topic in of_topics
+        for number in committed.list_topics(topic, timeout=_SECONDS).topics[topic].partitions
+    ]
+    return all(
+        committed.get_watermark_offsets(each, _SECONDS) == uncommitted.get_watermark_offsets(each, _SECONDS)
+        for each in partitions
+    )
+
+
 def end(kafka: str, topic: str, partition: int = 0) -> int:
     """The offset after the last record of a partition, which may be in no commit yet."""
     # A consumer that reads committed records only gets the offset where an open transaction begins.
