@@ -248,9 +248,19 @@ def pair(left: Any, right: Any) -> tuple[str, int]:
     return (left or right).k, (left.v if left else 0) + (right.v if right else 0)
 
 
+def changed_pair(left: Any, right: Any, change: int) -> tuple[str, int]:
+    """Return the row of a change of a pair."""
+    return left.k, change * right.v
+
+
 def groups(start: int, end: int, lefts: list[Any], rights: list[Any]) -> Iterator[tuple[str, int]]:
     """Yield the row of two groups."""
     yield (lefts or rights)[0].k, sum(row.v for row in (*lefts, *rights))
+
+
+def table_join() -> TableJoin:
+    """Return a join of two tables."""
+    return TableJoin(changed_pair, how="inner", left_table=True)
 
 
 def join(function: Callable[[], Any]) -> Chain:
@@ -317,6 +327,7 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("`WindowJoin`", JOINS, join(lambda: WindowJoin(pair, size=60_000))),
         Feature("`WindowCoGroup`", JOINS, join(lambda: WindowCoGroup(groups, size=60_000))),
         Feature("`TableJoin`", JOINS, join(lambda: TableJoin(pair))),
+        Feature("`TableJoin(left_table=True)`", JOINS, join(table_join)),
         Feature("`EnrichmentJoin`", JOINS, join(lambda: EnrichmentJoin(pair, timeout=60_000))),
         Feature("`lookup_join`", "../how-to/enrich.md#look-ups", looked_up),
     ],
