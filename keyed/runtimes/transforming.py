@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
@@ -22,9 +23,7 @@ from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.job.transforms import Kept, Transform
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.rows import fields_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from keyed.table_state.batches import shaped
 
 
 @attrs.define(eq=False)
@@ -80,8 +79,6 @@ class TransformedRows:
 
     def take(self, places: list[int]) -> TransformedRows:
         """Return the rows at some places."""
-        import pyarrow as pa
-
         if len(places) == self.count:
             return self
         indices = pa.array(places, pa.int64())
@@ -126,14 +123,12 @@ def transformed(
 
 
 def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[Any], Any] | None) -> TransformedRows:
-    import pyarrow as pa
-
     times = rows.times
     if step.kind == "map":
         results = _each(step.function, rows.values(), where, _check_row)
     else:
         results, counts = [], []
-        for values in _each(step.function, rows.values(), where, None, many=True):
+        for values in _each(step.function, rows.values(), where, _rows_of):
             results += values
             counts.append(len(values))
         if times is not None:
@@ -149,20 +144,13 @@ def _each(
     function: Callable[[Any], Any],
     values: list[Any],
     where: str,
-    check: Callable[[Any, Any, str], None] | None,
-    *,
-    many: bool = False,
+    accept: Callable[[Any, Any, str], Any],
 ) -> list[Any]:
-    """Return the result of a function for each value, each checked; with ``many`` each as a list."""
+    """Return the result of a function for each value, as another function accepts it, or refuses it."""
     results: list[Any] = []
     try:
         for value in values:
-            result = function(value)
-            if many:
-                result = _rows_of(result, value, where)
-            elif check is not None:
-                check(result, value, where)
-            results.append(result)
+            results.append(accept(function(value), value, where))  # noqa: PERF401 - an error names its value
     except KeyedError:
         raise
     except Exception as error:
@@ -171,7 +159,8 @@ def _each(
     return results
 
 
-def _check_row(result: Any, value: Any, where: str) -> None:
+def _check_row(result: Any, value: Any, where: str) -> Any:
+    """Return the row that a function returned."""
     if result is None:
         raise OutputDefinitionError(
             f"{where} returned None for {shown(value)}; return a row, or use filter or flat_map to drop rows"
@@ -180,6 +169,7 @@ def _check_row(result: Any, value: Any, where: str) -> None:
         raise OutputDefinitionError(
             f"{where} returned {type_of(result)} for {shown(value)}; return a row, or use flat_map"
         )
+    return result
 
 
 #: Classes whose instances are rows, and nothing that a function returns by mistake.
@@ -201,31 +191,26 @@ def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
             f"{where} returned {shown(result)} of type {type(result).__name__} for {shown(value)}; return a list of "
             "rows, or yield them"
         )
-    rows = list(result)
-    for row in rows:
-        _check_row(row, value, where)
-    return rows
+    return [_check_row(row, value, where) for row in result]
 
 
 def _matching(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
     """Return the places of the values for which a function returns true."""
+    return [place for place, keeps in enumerate(_each(function, values, where, _check_truth)) if keeps]
 
-    def check(result: Any, value: Any, where: str) -> None:
-        # The second is numpy's.
-        if result.__class__ is not bool and type(result).__name__ not in ("bool", "bool_"):
-            raise OutputDefinitionError(
-                f"{where} returned {shown(result)} of type {type(result).__name__} for {shown(value)}; return True or "
-                "False, as with bool(...) or a comparison"
-            )
 
-    return [place for place, keeps in enumerate(_each(function, values, where, check)) if keeps]
+def _check_truth(result: Any, value: Any, where: str) -> Any:
+    """Return the truth value that a function returned."""
+    # The second is numpy's.
+    if result.__class__ is not bool and type(result).__name__ not in ("bool", "bool_"):
+        raise OutputDefinitionError(
+            f"{where} returned {shown(result)} of type {type(result).__name__} for {shown(value)}; return True or "
+            "False, as with bool(...) or a comparison"
+        )
+    return result
 
 
 def _map_batches(rows: TransformedRows, step: Transform, where: str) -> TransformedRows:
-    import pyarrow as pa
-
-    from keyed.table_state.batches import shaped
-
     of_values, columns = getattr(step.function, "of_values", None), None
     try:
         if of_values is not None and not rows.is_table:

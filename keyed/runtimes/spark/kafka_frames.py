@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from keyed.arrow.write import table_of
 from keyed.base.schemas import Schema, schema_of
 from keyed.errors import DefinitionError, OutputDefinitionError
@@ -13,7 +16,6 @@ from keyed.formats.sql_types import BadValue
 from keyed.formats.topic_values import NO_VALUE, check_format, decoder
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 #: The columns of Spark's Kafka source that are kept, with their types.
@@ -70,9 +72,6 @@ class ValueDecoder:
             yield from self._decoded(batch).to_batches()
 
     def _decoded(self, batch: pa.RecordBatch) -> pa.Table:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         rows: list[Any] = []
         reasons: list[str | None] = []
         for value, topic in zip(batch.column("value").to_pylist(), batch.column("topic").to_pylist(), strict=True):

@@ -10,10 +10,11 @@ The functions are in the order of the calls: `build`, then its steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.arrow.write import arrow_schema
 from keyed.base.column_types import quoted
@@ -22,30 +23,29 @@ from keyed.codec.key_hash import spark_key_type
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.job.functions import takes_two
 from keyed.job.global_tables import GlobalTable
-from keyed.job.graph import Input, Port, Source, Stage
+from keyed.job.graph import Input, Port, Source, Stage, is_dataframe
 from keyed.job.inference import unannotated
 from keyed.job.transforms import Transform, schema_after
-from keyed.job.vectorized_functions import combines
+from keyed.job.vectorized_functions import VectorizedFunction, combines
 from keyed.recovery.cut import Cut
+from keyed.runtimes.garbage import freeze_modules
+from keyed.runtimes.initial_frames import arrow_table, frames_of
 from keyed.runtimes.recording import Recorder
-from keyed.runtimes.spark.plan.initial_state import initial_state_of
 from keyed.runtimes.spark.plan.inputs import (
     check_read_once,
     hash_expression,
     key_columns,
-    no_hash,
     packed_ticks,
     schema_of_frame,
     time_column,
     too_far_ahead,
 )
-from keyed.runtimes.spark.plan.mapping import map_in_arrow
 from keyed.runtimes.spark.plan.serialization import check_serializable
 from keyed.runtimes.spark.query.group_marks import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import SourceArchive, archive_for, shipped
-from keyed.runtimes.spark.worker.emit import Emitter, unwired
-from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
+from keyed.runtimes.spark.worker.emit import Emitter
+from keyed.runtimes.spark.worker.initial_payloads import pack_initial
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.processor import Operation, Processor
 from keyed.runtimes.spark.worker.unpack import PackedInput
@@ -62,8 +62,10 @@ from keyed.runtimes.spark.worker.wire import (
 from keyed.runtimes.transforming import TransformedRows, transformed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, Observation
+    from pyspark.sql.group import GroupedData
+
+_Function = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 @attrs.frozen(eq=False)
@@ -108,14 +110,15 @@ class Route:
         frame = self._plain(whole)
         if self.result is None:
             return frame
-        return map_in_arrow(frame, _transforming(self, self.result), self.result.ddl, self.archive)
+        transform = partial(_transform, self.steps, self.operator, self.result)
+        return _map_in_arrow(frame, transform, self.result.ddl, self.archive)
 
     def _plain(self, whole: DataFrame) -> DataFrame:
         columns = [quoted(name) for name in self.schema.names]
         if self.chunks is None:
             return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
         notes = whole.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
-        return notes.mapInArrow(shipped(self.archive, _unpacker(self.schema)), self.schema.ddl)
+        return notes.mapInArrow(shipped(self.archive, partial(_unpack, self.schema)), self.schema.ddl)
 
 
 def build(
@@ -155,48 +158,41 @@ def build(
         DefinitionError: The chain is invalid; the message names the problem and the remedy.
     """
     last = _with_versions(lines[-1][-1], tables)
-    chain = last.chain
     if changelogs:
-        origins = [each.origin for stage in chain for each in stage.inputs]
-        check_read_once([each for each in dict.fromkeys(origins) if isinstance(each, Source)])
-    schemas = [
-        [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
-    ]
-    functions = [stage.function for stage in chain]
-    functions += [step.function for stage in chain for each in stage.inputs for step in each.steps]  # type: ignore[misc]
-    functions += [step.function for output in ports for step in output.steps]  # type: ignore[misc]
-    archive = archive_for(functions) if is_remote(last.source.data.sparkSession) else None
-    for stage in chain:
-        check_serializable(stage.function, stage.name)
-        for step in [step for each in stage.inputs for step in each.steps]:
-            check_serializable(step.function, f"{stage.name}, {step!r}")
+        check_read_once(last.sources)
+    stages = _Stages(last, ports, parallelism)
+    chain = stages.chain
+    functions: list[tuple[object, str]] = [(stage.function, stage.name) for stage in chain]
+    all_steps = [(stage.name, each.steps) for stage in chain for each in stage.inputs]
+    all_steps += [(output.stage.name, output.steps) for output in ports]
+    functions += [(step.function, f"{name}, {step!r}") for name, steps in all_steps for step in steps]
+    is_shipped = is_remote(last.source.data.sparkSession)
+    archive = archive_for(function for function, _ in functions) if is_shipped else None
+    for function, name in functions:
+        check_serializable(function, name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     handing_on = {stage.name for line in lines for stage in line[:-1]}
-    emitters = [
-        _emitter(chain, index, schema, ports, forwards=chain[index].name in handing_on)
-        for index, (schema, *_) in enumerate(schemas)
-    ]
+    emitters = [stages.emitter(index, forwards=stage.name in handing_on) for index, stage in enumerate(chain)]
     observations: dict[str, Observation] = {}
     frame: DataFrame | None = None
     index = 0
     for line in lines:
         if line[0].is_relay:
             continue
-        frames = [] if ticks_alone else _source_frames(chain, index, ports, parallelism)
+        frames = [] if ticks_alone else stages.source_frames(index)
         if frame is not None:
-            before = emitters[index - 1]
-            frames.append(_stage_frame(chain, index, frame, before, schemas, ports, parallelism))
+            frames.append(stages.stage_frame(index, frame, emitters[index - 1]))
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
-        packed = [map_in_arrow(each, _packing(packer), PACKED, archive) for each, packer in frames]
+        packed = [_map_in_arrow(each, partial(_pack, packer), PACKED, archive) for each, packer in frames]
         if ticks is not None and not index:
             # They are the last of the query's sources: the sources of later stages come before them.
             packed.append(ticks)
         operations = [
             Operation(
                 spec=stage.spec(parallelism, output_timestamps=emitters[place].timestamps),
-                inputs=_packed_inputs(chain, place),
-                key_type=_key_type(stage, schemas[place]),
+                inputs=stages.packed_inputs(place),
+                key_type=stages.key_type(place),
                 emitter=emitters[place],
                 store=stage.store,
                 local_dir=local_dir,
@@ -206,27 +202,24 @@ def build(
             )
             for place, stage in enumerate(chain[index : index + len(line)], index)
         ]
-        initial = initial_state_of(chain[index], parallelism, archive) if begins else None
-        worked = _worked(packed, shipped(archive, Processor(operations)), operations[-1].emitter, initial)
+        initial = _initial_state(chain[index], parallelism, archive) if begins else None
         emitter = operations[-1].emitter
-        columns = [unwired(name, type_) for name, type_ in (emitter.main.columns if emitter.main else ())]
-        columns += [TIMESTAMP] if emitter.timestamps else []
-        frame = _observed(worked.selectExpr(*columns, NOTE), line[-1].name, observations)
+        worked = _worked(packed, shipped(archive, Processor(operations)), emitter, initial)
+        frame = _observed(worked.selectExpr(*emitter.expressions), line[-1].name, observations)
         index += len(line)
     if index < len(chain):
-        frames = [] if ticks_alone else _source_frames(chain, index, ports, 1)
+        frames = [] if ticks_alone else stages.source_frames(index)
         if frame is not None:
-            before = emitters[index - 1]
-            frames.append(_stage_frame(chain, index, frame, before, schemas, ports, 1))
+            frames.append(stages.stage_frame(index, frame, emitters[index - 1]))
         main = _main_schema(last, "it is written")
         wire = f"{main.ddl}, {NOTE} binary"
         relays = [
-            map_in_arrow(each, _packing(attrs.evolve(packer, main=arrow_schema(main))), wire, archive)
+            _map_in_arrow(each, partial(_pack, attrs.evolve(packer, main=arrow_schema(main))), wire, archive)
             for each, packer in frames
         ]
         frame = _observed(reduce(type(relays[0]).unionAll, relays), last.name, observations)
     assert frame is not None
-    return Plan(frame, [_route(chain, schemas, output, archive) for output in ports], observations, archive)
+    return Plan(frame, [stages.route(output, archive) for output in ports], observations, archive)
 
 
 def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame] | None) -> Stage:
@@ -243,37 +236,315 @@ def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame] | Non
     return attrs.evolve(stages[-1], before=tuple(stages[:-1]))
 
 
-def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
-    """Return the columns of an input of a stage.
+class _Stages:
+    """The stages of a chain, and the outputs that sinks read. A stage and an input of it are given by their index.
+
+    Args:
+        last: The last stage.
+        ports: The outputs.
+        parallelism: Number of key groups.
+
+    Attributes:
+        chain: The stages in order.
+        columns: The columns of the inputs of each stage, before their transformations.
+        schemas: The same, after them.
 
     Raises:
-        OutputDefinitionError: The input is an output without a type.
+        OutputDefinitionError: An input is an output without a type.
     """
-    each = chain[index].inputs[number]
-    return _after(_schema_before(chain, index, number), each.steps, chain[index].name)
+
+    def __init__(self, last: Stage, ports: Sequence[Port], parallelism: int) -> None:
+        self.chain = last.chain
+        self._ports = ports
+        self._parallelism = parallelism
+        self.columns: list[list[Schema]] = []
+        self.schemas: list[list[Schema]] = []
+        for stage in self.chain:
+            before = [self._columns_of(each.origin, stage) for each in stage.inputs]
+            self.columns.append(before)
+            pairs = zip(before, stage.inputs, strict=True)
+            self.schemas.append([_after(columns, each.steps, stage.name) for columns, each in pairs])
+
+    def emitter(self, index: int, *, forwards: bool) -> Emitter:
+        """Return the emitter of a stage, for the outputs that sinks or other stages read.
+
+        Args:
+            index: The stage.
+            forwards: Whether the next stage is chained to it.
+        """
+        stage = self.chain[index]
+        own = [output for output in self._ports if output.stage.name == stage.name]
+        origins = [each.origin for other in self.chain[index + 1 :] for each in other.inputs]
+        read = [each for each in origins if isinstance(each, Port) and each.stage.name == stage.name]
+        followed = any(output.tag is None for output in read)
+        main = None
+        if followed or any(output.tag is None for output in own):
+            main = _main_schema(stage, "its main output is read")
+        side: dict[str, Schema] = {}
+        tags = [output.tag for output in read if output.tag is not None]
+        for tag in [*(output.tag for output in own if output.tag is not None), *tags]:
+            schema = _side_schema(stage, tag, self.schemas[index][0])
+            if side.setdefault(tag.name, schema) != schema:
+                raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
+        timed = stage.event_time
+        also_needed = forwards and self._is_read(index + 1, (stage.name, None))
+        return Emitter(
+            stage.name,
+            index,
+            main,
+            side,
+            timestamps=followed and timed,
+            timed_side=frozenset(tag.name for tag in tags) if timed else frozenset(),
+            main_chunks=output_id(index, None) if also_needed else None,
+        )
+
+    def source_frames(self, index: int) -> list[tuple[DataFrame, Packer]]:
+        """Return the sources that a stage is the first to read, each once, with their packers.
+
+        Other readers of such a source get its rows as chunks, because Spark would otherwise read it again.
+        """
+        frames = []
+        together = self._together(index)
+        for number, source in enumerate(self.chain[-1].sources):
+            readers = self._readers(source)
+            if readers[0][0] not in together:
+                continue
+            schema = schema_of_frame(source.data)
+            readings = tuple(self._reading(*reader) for reader in readers if reader[0] in together)
+            ahead = too_far_ahead(source, schema)
+            hashes = [self._hash(*reader, schema, ahead) for reader in readers]
+            shared = source_id(number) if readers[-1][0] not in together else None
+            frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
+            frames.append((frame, Packer(self._groups(index), readings, forward=shared)))
+        return frames
+
+    def stage_frame(self, index: int, frame: DataFrame, before: Emitter) -> tuple[DataFrame, Packer]:
+        """Return the output of the previous stage, and the packer of its rows (if a stage reads them) and chunks.
+
+        Args:
+            index: The stage.
+            frame: The output of the stage before it.
+            before: The emitter of that stage.
+        """
+        main, together = (self.chain[index - 1].name, None), self._together(index)
+        readings, hashes = [], []
+        for place in together:
+            for number, each in enumerate(self.chain[place].inputs):
+                if isinstance(each.origin, Source):
+                    if self._readers(each.origin)[0][0] in together:
+                        continue
+                elif each.origin.address == main:
+                    hashes.append(self._hash(place, number, self.schemas[place][number], None))
+                readings.append(self._reading(place, number))
+        # Rows in columns are those of the previous stage; other inputs come in notes.
+        columns = before.main.names if before.main is not None else ()
+        forward = output_id(index - 1, None) if self._is_read(together.stop - 1, main) else None
+        return (
+            frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
+            Packer(self._groups(index), tuple(readings), after_stage=True, forward=forward),
+        )
+
+    def packed_inputs(self, index: int) -> tuple[PackedInput, ...]:
+        """Return the inputs of a stage, for unpacking."""
+        stage = self.chain[index]
+        sided = takes_two(stage.function)
+        return tuple(
+            PackedInput(
+                () if callable(each.keys) else each.keys,
+                _packed_time(each) if _combiner(stage, each) is None else None,
+                each.side if sided else None,
+                each.is_broadcast,
+                self._index_of(each.origin.stage) if isinstance(each.origin, Port) and each.counts else None,
+                self._packed_schema(index, number),
+            )
+            for number, each in enumerate(stage.inputs)
+        )
+
+    def key_type(self, index: int) -> str:
+        """Return the type of a stage's keys.
+
+        Raises:
+            DefinitionError: The streams that it reads have keys of different types.
+        """
+        stage = self.chain[index]
+        types = set()
+        for each, schema in zip(stage.inputs, self.schemas[index], strict=True):
+            if not each.is_broadcast:
+                columns = dict(schema.columns)
+                types.add(spark_key_type([columns[key] for key in key_columns(each.keys, schema, stage.name)]))
+        if len(types) > 1:
+            raise DefinitionError(
+                f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted(types))}; "
+                "cast them to one type"
+            )
+        return next(iter(types))
+
+    def route(self, output: Port, archive: SourceArchive | None) -> Route:
+        """Return the part of the plan's DataFrame that is an output."""
+        index = self._index_of(output.stage)
+        if output.tag is not None:
+            schema = _side_schema(output.stage, output.tag, self.schemas[index][0])
+            chunks: str | None = output_id(index, output.tag.name)
+        else:
+            schema = _main_schema(output.stage, "its main output is read")
+            chunks = None if index + 1 == len(self.chain) else output_id(index, None)
+        name, steps = output.stage.name, output.steps
+        return Route(schema, chunks, archive, name, steps, _after(schema, steps, name) if steps else None)
+
+    def _columns_of(self, origin: Source | Port, reader: Stage) -> Schema:
+        """Return the columns of a source, or of an output of an earlier stage."""
+        if isinstance(origin, Source):
+            return schema_of_frame(origin.data)
+        place = self._index_of(origin.stage)
+        if origin.tag is None:
+            return _main_schema(self.chain[place], f"operator {reader.name!r} reads it")
+        return _side_schema(self.chain[place], origin.tag, self.schemas[place][0])
+
+    def _index_of(self, stage: Stage) -> int:
+        return next(index for index, other in enumerate(self.chain) if other.name == stage.name)
+
+    def _together(self, index: int) -> range:
+        """Return the stages whose inputs are packed with those of a stage: of one without a key, all of these."""
+        if not self.chain[index].is_relay:
+            return range(index, index + 1)
+        return range(next(place for place, stage in enumerate(self.chain) if stage.is_relay), len(self.chain))
+
+    def _groups(self, index: int) -> int:
+        """Return the number of key groups of a stage; one without a key has one."""
+        return 1 if self.chain[index].is_relay else self._parallelism
+
+    def _is_read(self, index: int, address: tuple[str, str | None]) -> bool:
+        """Return true if stages after one, or a sink, read an output from notes."""
+        read = [each.origin for stage in self.chain[index + 1 :] for each in stage.inputs]
+        return any(isinstance(each, Port) and each.address == address for each in [*self._ports, *read])
+
+    def _readers(self, source: Source) -> list[tuple[int, int]]:
+        """Return the inputs that read a source."""
+        return [(self.chain.index(stage), number) for stage, number in self.chain[-1].readers_of(source)]
+
+    def _reading(self, index: int, number: int) -> Reading:
+        """Return the packing of an input: with transformations that of its rows, and in it that of the results."""
+        each = self.chain[index].inputs[number]
+        keyed = self._keyed_reading(index, number)
+        if not each.steps:
+            return keyed
+        diverts = all(step.kind == "filter" for step in each.steps)
+        after = attrs.evolve(
+            keyed,
+            time=None if keyed.time is None else TIMESTAMP,
+            of_source=False,
+            bad_rows=keyed.bad_rows if diverts else None,
+            partition_by=None,
+            chunks=None,
+        )
+        names = self.columns[index][number].names
+        return attrs.evolve(keyed, keys=(), columns=names, combiner=None, schema=None, steps=each.steps, after=after)
+
+    def _keyed_reading(self, index: int, number: int) -> Reading:
+        """Return the packing of an input, as if it had no transformations.
+
+        Raises:
+            DefinitionError: A column is missing or has a type that cannot be used.
+        """
+        stage = self.chain[index]
+        each = stage.inputs[number]
+        together = self._together(index)
+        reading = Reading(
+            operator=stage.name,
+            keys=key_columns(each.keys, self.schemas[index][number], stage.name),
+            columns=self._names(index, number),
+            time=TIMESTAMP if each.event_time else None,
+            of_source=False,
+            hash=hash_column(index, number),
+            combiner=_combiner(stage, each),
+            input=number,
+            broadcast=each.is_broadcast,
+            schema=self._packed_schema(index, number),
+            output=output_id(index, None) if stage.is_relay and stage is not self.chain[-1] else "",
+        )
+        if not isinstance(each.origin, Source):
+            address = each.origin.address
+            adjacent = address == (self.chain[together.start - 1].name, None)
+            chunks = None if adjacent else output_id(self._index_of(each.origin.stage), address[1])
+            return attrs.evolve(reading, chunks=chunks, last=not self._is_read(together.stop - 1, address))
+        source = each.origin
+        if source.watermark.alignment_group is not None:
+            raise DefinitionError(
+                "with_watermark_alignment: Spark chooses the rows of a batch from each source before the batch, so no "
+                "source can be held back for others; limit the rows of a batch from each source with "
+                "maxOffsetsPerTrigger, maxFilesPerTrigger and so on"
+            )
+        columns, partition_by = self.columns[index][number], source.watermark.partition_by
+        if partition_by is not None and partition_by not in columns.names:
+            raise DefinitionError(
+                f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(columns.names)}"
+            )
+        readers = [place for place, _ in self._readers(source)]
+        return attrs.evolve(
+            reading,
+            time=time_column(source, columns),
+            of_source=True,
+            bad_rows=self._bad_rows(index, source),
+            partition_by=partition_by,
+            chunks=None if readers[0] in together else source_id(self.chain[-1].sources.index(source)),
+            last=readers[-1] in together,
+        )
+
+    def _names(self, index: int, number: int) -> tuple[str, ...]:
+        """Return the columns of an input in their order: a union has that of its first stream."""
+        inputs = self.chain[index].inputs
+        first = next(place for place, other in enumerate(inputs) if other.side == inputs[number].side)
+        return self.schemas[index][first].names
+
+    def _packed_schema(self, index: int, number: int) -> pa.Schema | None:
+        """Return the Arrow schema of the packed rows of an input; ``None`` if the function combines them.
+
+        It is an expectation, which saves sending the schema with each chunk. Rows with another schema have it with
+        them.
+        """
+        each = self.chain[index].inputs[number]
+        if _combiner(self.chain[index], each) is not None:
+            return None
+        columns = dict(self.schemas[index][number].columns)
+        try:
+            schema = arrow_schema(Schema(tuple((name, columns[name]) for name in self._names(index, number))))
+        except (KeyError, OutputDefinitionError):
+            return None
+        zone = self.chain[-1].source.data.sparkSession.conf.get("spark.sql.session.timeZone")
+        schema = pa.schema([pa.field(field.name, _zoned(field.type, zone)) for field in schema])
+        # The hidden column has the timestamps of rows that keyed has emitted or transformed.
+        return schema.append(pa.field(TIMESTAMP, pa.int64())) if _packed_time(each) == TIMESTAMP else schema
+
+    def _bad_rows(self, index: int, source: Source) -> str | None:
+        """Return the id of the output for bad rows: ``None`` refuses them, an empty id drops them."""
+        tag = source.on_bad_row
+        if tag is None:
+            return None
+        return output_id(index, tag.name) if self._is_read(index, (self.chain[index].name, tag.name)) else ""
+
+    def _hash(self, index: int, number: int, schema: Schema, bad: str | None) -> str:
+        """Return the SQL expression of the hidden column with the hashes of an input's keys, null for bad rows."""
+        stage = self.chain[index]
+        each = stage.inputs[number]
+        # The keys of transformed rows are hashed where they are packed.
+        is_keyed = each.keys and not (each.is_broadcast or each.steps)
+        keys = key_columns(each.keys, schema, stage.name) if is_keyed else ()
+        return f"{hash_expression(keys, schema, stage.name, bad)} AS {hash_column(index, number)}"
 
 
-def _schema_before(chain: list[Stage], index: int, number: int) -> Schema:
-    """Return the columns of an input of a stage before its transformations."""
-    stage = chain[index]
-    origin = stage.inputs[number].origin
-    if isinstance(origin, Source):
-        return schema_of_frame(origin.data)
-    place = _index_of(chain, origin.stage.name)
-    if origin.tag is None:
-        return _main_schema(chain[place], f"operator {stage.name!r} reads it")
-    return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
+def _combiner(stage: Stage, each: Input) -> VectorizedFunction | None:
+    """Return the function that combines the rows of an input before they are sent; ``None`` if they are not.
+
+    With ingestion time, rows get their timestamps in the key group, and are combined there.
+    """
+    ingests = isinstance(each.origin, Source) and each.origin.ingests
+    return stage.function if combines(stage.function) and not ingests else None
 
 
-def _together(chain: list[Stage], index: int) -> range:
-    """Return the stages whose inputs are packed with those of a stage: of one without a key, all of these."""
-    if not chain[index].is_relay:
-        return range(index, index + 1)
-    return range(next(place for place, stage in enumerate(chain) if stage.is_relay), len(chain))
-
-
-def _index_of(chain: list[Stage], name: str) -> int:
-    return next(index for index, stage in enumerate(chain) if stage.name == name)
+def _packed_time(each: Input) -> str | None:
+    """Return the column with the event time of packed rows; ``None`` if they have none."""
+    time: Any = each.source.time if isinstance(each.origin, Source) else TIMESTAMP if each.event_time else None
+    return TIMESTAMP if time is not None and each.steps else time
 
 
 def _main_schema(stage: Stage, reason: str) -> Schema:
@@ -310,201 +581,8 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(chain: list[Stage], index: int, columns: Schema, ports: Sequence[Port], *, forwards: bool) -> Emitter:
-    """Return the emitter of a stage, for the outputs that sinks or other stages read.
-
-    Args:
-        chain: The stages.
-        index: Index of the stage.
-        columns: The columns that it reads.
-        ports: The outputs that sinks read.
-        forwards: Whether the next stage is chained to it.
-    """
-    stage = chain[index]
-    own = [output for output in ports if output.stage.name == stage.name]
-    origins = [each.origin for other in chain[index + 1 :] for each in other.inputs]
-    read = [each for each in origins if isinstance(each, Port) and each.stage.name == stage.name]
-    followed = any(output.tag is None for output in read)
-    main = None
-    if followed or any(output.tag is None for output in own):
-        main = _main_schema(stage, "its main output is read")
-    side: dict[str, Schema] = {}
-    tags = [output.tag for output in read if output.tag is not None]
-    for tag in [*(output.tag for output in own if output.tag is not None), *tags]:
-        schema = _side_schema(stage, tag, columns)
-        if side.setdefault(tag.name, schema) != schema:
-            raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
-    timed = stage.event_time
-    also_needed = forwards and _needed(chain, index + 1, ports, (stage.name, None))
-    return Emitter(
-        stage.name,
-        index,
-        main,
-        side,
-        timestamps=followed and timed,
-        timed_side=frozenset(tag.name for tag in tags) if timed else frozenset(),
-        main_chunks=output_id(index, None) if also_needed else None,
-    )
-
-
-def _needed(chain: list[Stage], index: int, ports: Sequence[Port], address: tuple[str, str | None]) -> bool:
-    """Return true if later stages, or a sink, read an output from notes."""
-    read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
-    return any(isinstance(each, Port) and each.address == address for each in [*ports, *read])
-
-
-def _source_frames(
-    chain: list[Stage], index: int, ports: Sequence[Port], parallelism: int
-) -> list[tuple[DataFrame, Packer]]:
-    """Return the sources that a stage is the first to read, each once, with their packers.
-
-    Other readers of such a source get its rows as chunks, because Spark would otherwise read it again.
-    """
-    frames = []
-    together = _together(chain, index)
-    for number, source in enumerate(chain[-1].sources):
-        readers = _readers(chain, source)
-        if readers[0][0] not in together:
-            continue
-        schema = schema_of_frame(source.data)
-        readings = tuple(_reading(chain, place, position, ports) for place, position in readers if place in together)
-        ahead = too_far_ahead(source, schema)
-        hashes = [
-            f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
-            for place, position in readers
-        ]
-        shared = source_id(number) if readers[-1][0] not in together else None
-        frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
-        frames.append((frame, Packer(parallelism, readings, forward=shared)))
-    return frames
-
-
-def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
-    """Return the indices of the stages that read a source, each with the number of that input."""
-    return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
-
-
-def _reading(chain: list[Stage], index: int, number: int, ports: Sequence[Port]) -> Reading:
-    """Return the packing of a stage's input: with transformations that of its rows, and in it that of the results."""
-    stage = chain[index]
-    each = stage.inputs[number]
-    keyed = _keyed_reading(chain, index, number, ports)
-    if not each.steps:
-        return keyed
-    timed = keyed.time is not None
-    diverts = all(step.kind == "filter" for step in each.steps)
-    after = attrs.evolve(
-        keyed,
-        time=TIMESTAMP if timed else None,
-        of_source=False,
-        bad_rows=keyed.bad_rows if diverts else None,
-        partition_by=None,
-        chunks=None,
-    )
-    names = _schema_before(chain, index, number).names
-    return attrs.evolve(keyed, keys=(), columns=names, combiner=None, schema=None, steps=each.steps, after=after)
-
-
-def _keyed_reading(chain: list[Stage], index: int, number: int, ports: Sequence[Port]) -> Reading:
-    """Return the packing of a stage's input, as if it had no transformations.
-
-    Raises:
-        DefinitionError: A column is missing or has a type that cannot be used.
-    """
-    stage = chain[index]
-    each = stage.inputs[number]
-    schema = _schema_of(chain, index, number)
-    # A union has the columns in the order of its first stream.
-    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
-    names = _schema_of(chain, index, first).names
-    keys = key_columns(each.keys, schema, stage.name)
-    combiner = stage.function if combines(stage.function) else None
-    together = _together(chain, index)
-    output = output_id(index, None) if stage.is_relay and stage is not chain[-1] else ""
-    if not isinstance(each.origin, Source):
-        address = each.origin.address
-        adjacent = address == (chain[together.start - 1].name, None)
-        return Reading(
-            operator=stage.name,
-            keys=keys,
-            columns=names,
-            time=TIMESTAMP if each.event_time else None,
-            of_source=False,
-            hash=hash_column(index, number),
-            combiner=combiner,
-            input=number,
-            chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
-            last=not _needed(chain, together.stop - 1, ports, address),
-            broadcast=each.is_broadcast,
-            schema=_packed_schema(chain, index, number),
-            output=output,
-        )
-    source = each.origin
-    of_source = _schema_before(chain, index, number)
-    if source.watermark.alignment_group is not None:
-        raise DefinitionError(
-            "with_watermark_alignment: Spark chooses the rows of a batch from each source before the batch, so no "
-            "source can be held back for others; limit the rows of a batch from each source with "
-            "maxOffsetsPerTrigger, maxFilesPerTrigger and so on"
-        )
-    partition_by = source.watermark.partition_by
-    if partition_by is not None and partition_by not in of_source.names:
-        raise DefinitionError(
-            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(of_source.names)}"
-        )
-    readers = [place for place, _ in _readers(chain, source)]
-    return Reading(
-        operator=stage.name,
-        keys=keys,
-        columns=names,
-        time=time_column(source, of_source),
-        of_source=True,
-        hash=hash_column(index, number),
-        bad_rows=_bad_rows(source, ports, chain, index),
-        # With ingestion time, rows get their timestamps in the key group, and are combined there.
-        combiner=None if source.ingests else combiner,
-        input=number,
-        partition_by=partition_by,
-        chunks=None if readers[0] in together else source_id(chain[-1].sources.index(source)),
-        last=readers[-1] in together,
-        broadcast=each.is_broadcast,
-        schema=_packed_schema(chain, index, number),
-        output=output,
-    )
-
-
-def _packed_schema(chain: list[Stage], index: int, number: int) -> pa.Schema | None:
-    """Return the Arrow schema of the packed rows of an input; ``None`` if the function combines them.
-
-    It is an expectation, which saves sending the schema with each chunk. Rows with another schema have it with them.
-    """
-    import pyarrow as pa
-
-    stage = chain[index]
-    each = stage.inputs[number]
-    of_source = isinstance(each.origin, Source)
-    if combines(stage.function) and not (isinstance(each.origin, Source) and each.origin.ingests):
-        return None
-    columns = dict(_schema_of(chain, index, number).columns)
-    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
-    names = _schema_of(chain, index, first).names
-    try:
-        schema = arrow_schema(Schema(tuple((name, columns[name]) for name in names)))
-    except (KeyError, OutputDefinitionError):
-        return None
-    zone = chain[-1].source.data.sparkSession.conf.get("spark.sql.session.timeZone")
-    schema = pa.schema([pa.field(field.name, _zoned(field.type, zone)) for field in schema])
-    # The hidden column has the timestamps of rows that keyed has emitted or transformed.
-    timed = each.source.time is not None if of_source else each.event_time
-    if timed and (each.steps or not of_source):
-        schema = schema.append(pa.field(TIMESTAMP, pa.int64()))
-    return schema
-
-
 def _zoned(type_: pa.DataType, zone: str) -> pa.DataType:
     """Return a type with its timestamps in a zone."""
-    import pyarrow as pa
-
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         return pa.timestamp("us", zone)
     fields = [type_.field(place) for place in range(type_.num_fields)]
@@ -518,120 +596,39 @@ def _zoned(type_: pa.DataType, zone: str) -> pa.DataType:
     return type_
 
 
-def _bad_rows(source: Source, ports: Sequence[Port], chain: list[Stage], index: int) -> str | None:
-    """Return the id of the output for bad rows: ``None`` refuses them, an empty id drops them."""
-    tag = source.on_bad_row
-    if tag is None:
-        return None
-    return output_id(index, tag.name) if _needed(chain, index, ports, (chain[index].name, tag.name)) else ""
-
-
-def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
-    """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
-    each = stage.inputs[number]
-    if each.is_broadcast or each.steps or not each.keys:
-        # The keys of transformed rows are hashed where they are packed.
-        return no_hash(bad)
-    return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
-
-
-def _stage_frame(
-    chain: list[Stage],
-    index: int,
-    frame: DataFrame,
-    before: Emitter,
-    schemas: list[list[Schema]],
-    ports: Sequence[Port],
-    parallelism: int,
-) -> tuple[DataFrame, Packer]:
-    """Return the output of the previous stage, and the packer of its rows (if the stage reads them) and chunks."""
-    main, together = (chain[index - 1].name, None), _together(chain, index)
-    readings, hashes = [], []
-    for place in together:
-        stage = chain[place]
-        for number, each in enumerate(stage.inputs):
-            if isinstance(each.origin, Source):
-                if _readers(chain, each.origin)[0][0] in together:
-                    continue
-            elif each.origin.address == main:
-                hashed = _hash(stage, number, schemas[place][number], None)
-                hashes.append(f"{hashed} AS {hash_column(place, number)}")
-            readings.append(_reading(chain, place, number, ports))
-    # Rows in columns are those of the previous stage; other inputs come in notes.
-    columns = before.main.names if before.main is not None else ()
-    return (
-        frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
-        Packer(
-            parallelism,
-            tuple(readings),
-            after_stage=True,
-            forward=output_id(index - 1, None) if _needed(chain, together.stop - 1, ports, main) else None,
-        ),
-    )
-
-
 def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
     """Return a packer that records its rows."""
     readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
     return attrs.evolve(packer, readings=tuple(readings))
 
 
-def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def pack(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
+def _pack(packer: Packer, batches: Iterator[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
 
-        context = TaskContext.get()
-        partition, batch = 0, 0
-        if context is not None:
-            # The jobs of a stream know their batch; a batch DataFrame has only one batch.
-            partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        yield from packer.pack(batches, partition, batch)
-        freeze_modules()
-
-    return pack
+    context = TaskContext.get()
+    partition, batch = 0, 0
+    if context is not None:
+        # The jobs of a stream know their batch; a batch DataFrame has only one batch.
+        partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
+    yield from packer.pack(batches, partition, batch)
+    freeze_modules()
 
 
-def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
-    """Return the inputs of a stage, for unpacking."""
-    stage, inputs = chain[index], []
-    sided = takes_two(stage.function)
-    for number, each in enumerate(stage.inputs):
-        is_source = isinstance(each.origin, Source)
-        time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
-        if time is not None and each.steps:
-            time = TIMESTAMP
-        combined = combines(stage.function) and not (is_source and each.source.ingests)
-        inputs.append(
-            PackedInput(
-                () if callable(each.keys) else each.keys,
-                None if combined else time,
-                each.side if sided else None,
-                each.is_broadcast,
-                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Port) and each.counts else None,
-                _packed_schema(chain, index, number),
-            )
-        )
-    return tuple(inputs)
-
-
-def _key_type(stage: Stage, schemas: list[Schema]) -> str:
-    """Return the type of a stage's keys.
+def _initial_state(stage: Stage, parallelism: int, archive: SourceArchive | None) -> GroupedData | None:
+    """Return a stage's initial state as packed rows by key group; ``None`` if it has none.
 
     Raises:
-        DefinitionError: The streams that it reads have keys of different types.
+        DefinitionError: An argument is not a frame.
     """
-    types = set()
-    for each, schema in zip(stage.inputs, schemas, strict=True):
-        if each.is_broadcast:
-            continue
-        columns = dict(schema.columns)
-        types.add(spark_key_type([columns[key] for key in key_columns(each.keys, schema, stage.name)]))
-    if len(types) > 1:
-        raise DefinitionError(
-            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted(types))}; "
-            "cast them to one type"
-        )
-    return next(iter(types))
+    if stage.initial_state is None:
+        return None
+    session = stage.source.data.sparkSession
+    packed: list[DataFrame] = []
+    for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
+        rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
+        pack = partial(pack_initial, state, stage.key_columns, stage.name, parallelism)
+        packed.append(_map_in_arrow(rows, pack, PACKED, archive))
+    return reduce(type(packed[0]).unionAll, packed).groupBy("keygroup")
 
 
 def _worked(packed: list[DataFrame], processor: Any, emitter: Emitter, initial: Any) -> DataFrame:
@@ -663,21 +660,6 @@ def _observed(frame: DataFrame, operator: str, observations: dict[str, Observati
     return frame.observe(observations[operator], marks)
 
 
-def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, archive: SourceArchive | None) -> Route:
-    index = _index_of(chain, output.stage.name)
-    if output.tag is not None:
-        schema = _side_schema(output.stage, output.tag, schemas[index][0])
-        chunks: str | None = output_id(index, output.tag.name)
-    else:
-        schema = _main_schema(output.stage, "its main output is read")
-        chunks = None if index + 1 == len(chain) else output_id(index, None)
-    name, steps = output.stage.name, output.steps
-    result = _after(schema, steps, name) if steps else None
-    for step in steps:
-        check_serializable(step.function, f"{name}, {step!r}")
-    return Route(schema, chunks, archive, name, steps, result)
-
-
 def _after(schema: Schema, steps: tuple[Transform, ...], operator: str) -> Schema:
     """Return the columns after transformations.
 
@@ -696,34 +678,45 @@ def _after(schema: Schema, steps: tuple[Transform, ...], operator: str) -> Schem
     return schema
 
 
-def _transforming(route: Route, result: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    steps, operator = route.steps, route.operator
+def _map_in_arrow(frame: DataFrame, function: _Function, schema: str, archive: SourceArchive | None) -> DataFrame:
+    """Return a DataFrame of the results of a function of Arrow batches.
 
-    def transform(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
+    Args:
+        frame: The rows. Their columns may have any names.
+        function: The function.
+        schema: Columns of the results, as Spark DDL.
+        archive: Source code that workers need, over Spark Connect.
+    """
+    names = frame.columns
+    if any(character in name for name in names for character in "`."):
+        # Spark 4.0 parses the names of the columns that it passes to the function.
+        frame = frame.toDF(*(f"column_{number}" for number in range(len(names))))
+        function = partial(_with_names, function, names)
+    return frame.mapInArrow(shipped(archive, function), schema)
 
-        target = arrow_schema(result)
-        for batch in batches:
-            rows = TransformedRows(None, table=pa.Table.from_batches([batch]))
-            rows = transformed(rows, steps, operator)
-            if rows.count:
-                table = rows.table(f"operator {operator!r}")
-                yield from (table if table.schema == target else table.cast(target)).to_batches()
 
-    return transform
+def _with_names(function: _Function, names: Sequence[str], batches: Iterator[Any]) -> Iterator[Any]:
+    """Call a function of batches whose columns get their names back."""
+    yield from function(batch.rename_columns(names) for batch in batches)
 
 
-def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    names = list(schema.names)
+def _transform(
+    steps: tuple[Transform, ...], operator: str, result: Schema, batches: Iterator[Any]
+) -> Iterator[pa.RecordBatch]:
+    target = arrow_schema(result)
+    for batch in batches:
+        rows = transformed(TransformedRows(None, table=pa.Table.from_batches([batch])), steps, operator)
+        if rows.count:
+            table = rows.table(f"operator {operator!r}")
+            yield from (table if table.schema == target else table.cast(target)).to_batches()
 
-    def unpack(batches: Iterator[Any]) -> Iterator[Any]:
-        target = arrow_schema(schema)
-        for batch in batches:
-            for note in batch.column(0).to_pylist():
-                table = read_chunk(note).select(names)
-                yield from (table if table.schema == target else table.cast(target)).to_batches()
 
-    return unpack
+def _unpack(schema: Schema, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    target = arrow_schema(schema)
+    for batch in batches:
+        for note in batch.column(0).to_pylist():
+            table = read_chunk(note).select(list(schema.names))
+            yield from (table if table.schema == target else table.cast(target)).to_batches()
 
 
 def parallelism_of(last: Stage) -> int | None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 
 from keyed.base.column_types import of_spark, quoted
 from keyed.base.schemas import Schema, checked_schema
@@ -83,11 +83,11 @@ def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
     return keys
 
 
-def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: str | None = None) -> str:
+def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: str | None) -> str:
     """Return the SQL expression of the key's hash; null if a part of the key is null, and for bad rows.
 
     Args:
-        keys: The key columns.
+        keys: The key columns; the hash of rows without a key is 0.
         schema: All columns.
         operator: Name of the operator, for messages.
         bad: SQL condition of rows that are bad for another reason.
@@ -95,18 +95,14 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
     Raises:
         DefinitionError: A key column has a type that a key cannot have.
     """
-    types = dict(schema.columns)
+    types, hashed = dict(schema.columns), "CAST(0 AS BIGINT)"
     try:
-        hashed = spark_hash_expression([(key, types[key]) for key in keys])
+        if keys:
+            hashed = spark_hash_expression([(key, types[key]) for key in keys])
     except EncodingError as error:
         raise DefinitionError(f"operator {operator!r}: {error}") from None
     null = " OR ".join([*(f"{quoted(key)} IS NULL" for key in keys), *([bad] if bad is not None else [])])
-    return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END"
-
-
-def no_hash(bad: str | None) -> str:
-    """Return the SQL expression in place of a hash for rows without a key: null for bad rows."""
-    return f"CASE WHEN {bad or 'false'} THEN CAST(NULL AS BIGINT) ELSE CAST(0 AS BIGINT) END"
+    return f"CASE WHEN {null or 'false'} THEN CAST(NULL AS BIGINT) ELSE {hashed} END"
 
 
 def time_column(source: Source, schema: Schema) -> str | None:
@@ -181,7 +177,7 @@ def packed_ticks(
     mark = TaskMark(None, end, {})
     payload = f"X'{encode_mark(mark).hex()}'"
     if tick is files:
-        first = encode_mark(attrs.evolve(mark, starts_run=True))
+        first = encode_mark(msgspec.structs.replace(mark, starts_run=True))
         payload = f"CASE WHEN value = '{STARTS_RUN}' THEN X'{first.hex()}' ELSE {payload} END"
     groups = json.dumps(group_ids(parallelism))
     ticks: DataFrame = tick.selectExpr(

@@ -6,15 +6,17 @@ are notes with null columns (`keyed.runtimes.spark.worker.wire`).
 
 Spark accepts Arrow columns without conversion, except for some types, which it converts value by value, and timestamps,
 which it converts by the session's time zone. A timestamp is therefore sent as microseconds, which the plan converts
-back (`wire_type`, `unwired`); nested columns are sent as Python values.
+back (`Emitter.ddl`, `Emitter.expressions`); nested columns are sent as Python values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import numpy as np
+import pyarrow as pa
 
 from keyed.arrow.read import plain_values
 from keyed.arrow.write import arrays_of, arrow_schema
@@ -22,9 +24,7 @@ from keyed.base.column_types import quoted
 from keyed.base.schemas import Schema
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from keyed.table_state.batches import shaped, timestamped
 
 #: Rows of a side output in one chunk.
 _CHUNK_ROWS = 65_536
@@ -34,12 +34,12 @@ _PARTS_A_FRAME = 16
 _FRAME_ROWS = 131_072
 
 
-def wire_type(type_: str) -> str:
+def _wire_type(type_: str) -> str:
     """Return the type of a column when it leaves the Python worker."""
     return "bigint" if _is_timestamp(type_) else type_
 
 
-def unwired(name: str, type_: str) -> str:
+def _unwired(name: str, type_: str) -> str:
     """Return the SQL expression that converts a column from the worker back to its type."""
     column = quoted(name)
     return f"timestamp_micros({column}) AS {column}" if _is_timestamp(type_) else column
@@ -75,14 +75,19 @@ class Emitter:
     @property
     def ddl(self) -> str:
         """The columns of the stage's output when it leaves the Python worker, as DDL."""
-        columns = [f"{quoted(name)} {wire_type(type_)}" for name, type_ in self._columns]
-        if self.timestamps:
-            columns.append(f"{TIMESTAMP} bigint")
+        columns = [f"{quoted(name)} {_wire_type(type_)}" for name, type_ in self._columns]
         return ", ".join([*columns, f"{NOTE} binary"])
 
     @property
-    def _columns(self) -> tuple[tuple[str, str], ...]:
-        return self.main.columns if self.main is not None else ()
+    def expressions(self) -> list[str]:
+        """The SQL expressions that convert these columns to those of the stage's output."""
+        return [*(_unwired(name, type_) for name, type_ in self._columns), NOTE]
+
+    @property
+    def _columns(self) -> list[tuple[str, str]]:
+        """The columns of rows with their types: those of the main output, and their timestamps."""
+        columns = self.main.columns if self.main is not None else ()
+        return [*columns, (TIMESTAMP, "bigint")] if self.timestamps else [*columns]
 
     def rows(self) -> EmittedRows:
         """Return a consumer of the main output of a batch."""
@@ -146,25 +151,17 @@ class Emitter:
         Args:
             arrays: The columns of the main output, and the timestamps if rows have them.
         """
-        import pyarrow as pa
-
-        types = [type_ for _, type_ in self._columns] + ["bigint"] * self.timestamps
-        columns = [_wired(array, type_) for array, type_ in zip(arrays, types, strict=True)]
-        columns.append(_extension(pa.nulls(len(arrays[0]), pa.binary())))
-        return self.frame(columns)
+        return self._frame(arrays, pa.nulls(len(arrays[0]), pa.binary()))
 
     def _notes(self, notes: list[bytes]) -> Any:
-        import pyarrow as pa
+        nulls = [pa.nulls(len(notes), field.type) for field in arrow_schema(Schema(tuple(self._columns)))]
+        return self._frame(nulls, pa.array(notes, pa.binary()))
 
-        schema: Any = arrow_schema(self.main) if self.main is not None else []
-        columns = [
-            _wired(pa.nulls(len(notes), field.type), type_)
-            for field, (_, type_) in zip(schema, self._columns, strict=True)
-        ]
-        if self.timestamps:
-            columns.append(_extension(pa.nulls(len(notes), pa.int64())))
-        columns.append(_extension(pa.array(notes, pa.binary())))
-        return self.frame(columns)
+    def _frame(self, arrays: list[Any], notes: Any) -> Any:
+        import pandas as pd
+
+        columns = {name: _wired(array, type_) for (name, type_), array in zip(self._columns, arrays, strict=True)}
+        return pd.DataFrame({**columns, NOTE: _extension(notes)}, copy=False)
 
     def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
         """Yield main outputs that are tables with the columns of the output, as pandas frames."""
@@ -174,23 +171,15 @@ class Emitter:
                 yield self.row_frame(batch.columns)
 
     def _concatenate(self, emitted: EmittedTables) -> pa.Table | None:
-        import pyarrow as pa
-
-        from keyed.table_state.batches import timestamped
-
         if self.main is None or not emitted.tables:
             return None
-        names = [*self.main.names, *([TIMESTAMP] if self.timestamps else [])]
+        names = [name for name, _ in self._columns]
         return pa.concat_tables([timestamped(table).select(names) for table in emitted.tables])
 
     def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
-        import pyarrow as pa
-
         where = f"operator {self.operator!r}, side output {tag!r}"
         target = arrow_schema(schema)
         if isinstance(emitted, EmittedTables):
-            from keyed.table_state.batches import shaped, timestamped
-
             tables = [shaped(table, schema, where) for table in emitted.tables]
             if tag in self.timed_side:
                 tables = [timestamped(table).select([*schema.names, TIMESTAMP]) for table in tables]
@@ -204,14 +193,6 @@ class Emitter:
                 target = target.append(pa.field(TIMESTAMP, pa.int64()))
             batches = [pa.RecordBatch.from_arrays(arrays, schema=target)]
         yield from _chunk_notes(output_id(self.stage, tag), batches)
-
-    def frame(self, columns: list[Any]) -> Any:
-        """Return columns of pandas as a frame."""
-        import pandas as pd
-
-        names = [name for name, _ in self._columns]
-        names += [TIMESTAMP] if self.timestamps else []
-        return pd.DataFrame(dict(zip([*names, NOTE], columns, strict=True)), copy=False)
 
 
 class EmittedRows:
@@ -241,16 +222,12 @@ class EmittedRows:
 
     def frames(self) -> Iterator[Any]:
         """Yield the consumed outputs as pandas frames."""
-        import pyarrow as pa
-
         for start in range(0, len(self._parts), _PARTS_A_FRAME):
             parts = self._parts[start : start + _PARTS_A_FRAME]
             yield self._emitter.row_frame([pa.concat_arrays(column) for column in zip(*parts, strict=True)])
 
     def table(self) -> pa.Table | None:
         """Return the consumed outputs as a table, ``None`` if there are none."""
-        import pyarrow as pa
-
         if self._schema is None or not self._parts:
             return None
         names = [*self._schema.names, *([TIMESTAMP] if self._emitter.timestamps else [])]
@@ -265,9 +242,6 @@ def _chunk_notes(output: str, batches: Iterable[pa.RecordBatch]) -> Iterator[byt
 
 def _timestamps(emitted: Emitted) -> Any:
     """Return the timestamps of emitted values, expanded by Arrow instead of Python."""
-    import numpy as np
-    import pyarrow as pa
-
     ends = np.array([end for end, _ in emitted.runs], dtype="int64")
     times = pa.array([timestamp for _, timestamp in emitted.runs], pa.int64())
     if len(ends) == len(emitted.values) + 1:
@@ -279,7 +253,6 @@ def _timestamps(emitted: Emitted) -> Any:
 
 def _wired(array: Any, type_: str) -> Any:
     import pandas as pd
-    import pyarrow as pa
 
     if _is_timestamp(type_):
         return _extension(array.cast(pa.int64()))

@@ -12,10 +12,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import attrs
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from keyed.arrow.event_times import event_times, highest_by_partition
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
 from keyed.base.durations import MAX_TIMESTAMP
 from keyed.base.shown import shown
@@ -43,9 +48,7 @@ from keyed.runtimes.spark.worker.wire import (
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
 from keyed.runtimes.usage_warnings import unit_warning
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from keyed.table_state.batches import combined, key_hashes, timestamped, with_times
 
 #: Rows per key group that a task collects before it cuts them, so that chunks do not become tiny. Rows that are
 #: combined are collected up to the limit of bytes, because combining more rows leaves fewer.
@@ -222,8 +225,6 @@ class _Packed:
 
     def flush(self) -> Iterator[Any]:
         """Yield the packed rows so far, as rows for Spark."""
-        import pyarrow as pa
-
         groups, payloads = zip(*self.payloads, strict=True)
         self.payloads = []
         arrays: list[Any] = [pa.array(groups, pa.int32()), pa.array(payloads, pa.binary())]
@@ -275,16 +276,12 @@ class _Relayed:
 
     def forward(self, note: bytes) -> None:
         """Add a note."""
-        import pyarrow as pa
-
         nulls: list[Any] = [pa.nulls(1, field.type) for field in self._main]
         note_column = pa.array([note], pa.binary())
         self.payloads.append(pa.RecordBatch.from_arrays([*nulls, note_column], names=[*self._main.names, NOTE]))
 
     def rows(self, chunks: Iterable[tuple[int, Any]], reading: Reading, mark: TaskMark | None = None) -> None:
         """Add rows of an input to the output of its operator, and after them the mark of the operator."""
-        import pyarrow as pa
-
         place = reading.operator, reading.input
         for _, chunk in chunks:
             self._counts[place] = self._counts.get(place, 0) + chunk.num_rows
@@ -336,7 +333,7 @@ class _Rows:
         reading = self.reading
         if self.after is not None:
             mark = self.after.mark(mark)
-        return attrs.evolve(
+        return msgspec.structs.replace(
             mark,
             max_timestamp=self._max_timestamp,
             rows_bad=self._rows_bad + mark.rows_bad,
@@ -353,17 +350,20 @@ class _Rows:
             batch = self._checked(batch)
         if not batch.num_rows:
             return
+        times: Any = None
         if reading.time is not None:
-            highest = _highest(batch.column(reading.time), reading.time)
+            times = event_times(batch.column(reading.time), reading.time)
+            highest = pc.max(times).as_py()
             if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
                 self._max_timestamp = highest
             if reading.partition_by is not None:
-                self._look_at_partitions(batch)
+                for name, highest in highest_by_partition(batch.column(reading.partition_by), times).items():
+                    self._partitions[name] = max(highest, self._partitions.get(name, highest))
         if self.after is not None:
-            self._transform(batch, self.after)
+            self._transform(batch, times, self.after)
             return
         if self.record is not None:
-            self._record(batch)
+            self.record(with_timestamps(pa.Table.from_batches([batch.select(reading.columns)]), times))
         self._buffer.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -373,78 +373,39 @@ class _Rows:
 
     def keep_chunk(self, note: bytes) -> None:
         """Keep the rows of a chunk, with the hash of their keys and their timestamps."""
-        import numpy as np
-        import pyarrow as pa
-
-        from keyed.table_state.batches import key_hashes, timestamped
-
-        reading = self.reading
         table = read_chunk(note)
-        if reading.time == TIMESTAMP:
+        if self.reading.time == TIMESTAMP:
             table = timestamped(table)
-        if reading.hash not in table.column_names:
-            hashes = (
-                key_hashes(table, reading.keys)
-                if reading.keys and not reading.broadcast
-                else pa.array(np.zeros(table.num_rows, "int64"))
-            )
-            table = table.append_column(reading.hash, hashes)
+        if self.reading.hash not in table.column_names:
+            table = self._with_hashes(table)
         for batch in table.to_batches():
             self.keep(batch)
 
-    def _transform(self, batch: Any, after: _Rows) -> None:
+    def _with_hashes(self, table: Any) -> Any:
+        """Return a table with the hashes of its keys; rows without a key have 0."""
+        reading = self.reading
+        is_keyed = reading.keys and not reading.broadcast
+        hashes = key_hashes(table, reading.keys) if is_keyed else pa.array(np.zeros(table.num_rows, "int64"))
+        return table.append_column(reading.hash, hashes)
+
+    def _transform(self, batch: Any, times: Any, after: _Rows) -> None:
         """Keep the results of the transformations, with their timestamps and the hashes of their keys."""
-        import numpy as np
-        import pyarrow as pa
-
-        from keyed.arrow.event_times import event_times
-        from keyed.table_state.batches import key_hashes
-
         reading, target = self.reading, after.reading
-        times = None
-        if reading.time is not None:
-            times = event_times(batch.column(reading.time), reading.time)
-            times = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
         rows = TransformedRows(times, table=pa.Table.from_batches([batch.select(reading.columns)]))
         rows = transformed(rows, reading.steps, reading.operator)
         self._rows_bad += rows.bad
         self._bad = self._bad or rows.reason
         if not rows.count:
             return
-        table = rows.table(f"operator {reading.operator!r}")
-        is_keyed = target.keys and not target.broadcast
-        hashes = key_hashes(table, target.keys) if is_keyed else np.zeros(table.num_rows, "int64")
-        table = table.append_column(target.hash, pa.array(hashes))
+        table = after._with_hashes(rows.table(f"operator {reading.operator!r}"))
         if target.time is not None:
             assert rows.times is not None
             table = table.append_column(target.time, pa.chunked_array([rows.times]))
         for part in table.combine_chunks().to_batches():
             after.keep(part)
 
-    def _record(self, batch: Any) -> None:
-        import pyarrow as pa
-
-        from keyed.arrow.event_times import event_times
-
-        reading = self.reading
-        times = None if reading.time is None else event_times(batch.column(reading.time), reading.time)
-        self.record(with_timestamps(pa.Table.from_batches([batch.select(reading.columns)]), times))
-
-    def _look_at_partitions(self, batch: Any) -> None:
-        from keyed.arrow.event_times import event_times, highest_by_partition
-
-        reading = self.reading
-        assert reading.time is not None
-        assert reading.partition_by is not None
-        times = event_times(batch.column(reading.time), reading.time)
-        for name, highest in highest_by_partition(batch.column(reading.partition_by), times).items():
-            self._partitions[name] = max(highest, self._partitions.get(name, highest))
-
     def _checked(self, batch: Any) -> Any:
         """Return the good rows; bad rows are refused or diverted."""
-        import numpy as np
-        import pyarrow as pa
-
         reading = self.reading
         needed = [reading.hash, reading.time] if reading.time is not None and reading.of_source else [reading.hash]
         nulls = [column for column in map(batch.column, needed) if column.null_count]
@@ -498,13 +459,10 @@ class _Rows:
     def _unit(self, row: Any) -> str:
         """Return a note on the unit of a row's timestamp, if it seems not to be milliseconds."""
         time = self.reading.time
-        return "" if time is None else unit_warning(_highest(row.column(time), time))
+        return "" if time is None else unit_warning(event_times(row.column(time), time)[0].as_py())
 
     def cut(self) -> list[tuple[int, Any]]:
         """Cut the collected rows into one chunk per key group, given by index."""
-        import numpy as np
-        import pyarrow as pa
-
         if not self._buffer:
             return []
         reading = self.reading
@@ -536,20 +494,7 @@ class _Rows:
         reading = self.reading
         if reading.combiner is None:
             return rows
-        import pyarrow as pa
-
-        from keyed.table_state.batches import combined, with_times
-
         table = with_times(pa.Table.from_batches([rows]), reading.time)
         table = combined(reading.combiner, table, reading.keys, reading.operator)
         self._rows_combined += rows.num_rows - table.num_rows
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
-
-
-def _highest(times: Any, name: str) -> Any:
-    """Return the highest value of an event-time column, in milliseconds."""
-    import pyarrow.compute as pc
-
-    from keyed.arrow.event_times import event_times
-
-    return pc.max(event_times(times, name)).as_py()

@@ -21,29 +21,26 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.channels import Upstream
-from keyed.engine.forwarded import check_table
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
 from keyed.job.operators import OperatorSpec, Store
 from keyed.job.results import log_restore
-from keyed.job.vectorized_functions import VectorizedFunction, combines
+from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Cut
 from keyed.recovery.loading import restore
-from keyed.runtimes.garbage import Collector
+from keyed.runtimes.garbage import Collector, freeze_modules
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
-from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
 from keyed.runtimes.spark.worker.initial_payloads import read_initial
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, forwarded_batch, reached_before, read_payloads
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, chained_batch, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
 #: Caches of this worker process, kept from batch to batch.
@@ -119,9 +116,9 @@ class Processor(StatefulProcessor):
             vectorized=isinstance(spec.function, VectorizedFunction),
             right_first=getattr(spec.function, "right_first", False),
         )
-        if group == 0:
-            # Every group gets the counts of all tasks, so one group reports them.
-            batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
+        if group:
+            # Every group gets the counts of all tasks, and the first one reports them.
+            batch.rows_bad = batch.rows_combined = 0
         if (initial := self._initial.pop(group, None)) is not None:
             batch.initial = lambda: read_initial(initial, first.inputs[0].keys, spec.name)
         rows_out = first.emitter.rows()
@@ -137,7 +134,8 @@ class Processor(StatefulProcessor):
             notes += before.emitter.side_notes(result)
             of_before = Upstream(result.watermark, result.idle)
             reached = {**reached, before.emitter.stage: of_before}
-            batch = chained_batch(table, operation, before.spec.name, group, batch, of_before)
+            (packed,) = operation.inputs
+            batch = chained_batch(table, packed, operation.spec, before.spec.name, group, batch, of_before)
             batch.chunks = collector.within(batch.chunks)
             rows_out = operation.emitter.rows()
             result = self._operate(operation, log, group, batch, rows_out)
@@ -167,39 +165,6 @@ class Processor(StatefulProcessor):
                 # serving it now.
                 WRITERS.discard(operation.changelog_id, group)
                 return _work(operation, log, group, meta, log_id, replica, batch)
-
-
-def chained_batch(
-    table: pa.Table | None, operation: Operation, upstream: str, group: int, before: Batch, reached: Upstream
-) -> Batch:
-    """Return the batch of a chained operator.
-
-    Args:
-        table: The rows that the previous operator has emitted; ``None`` if there are none.
-        operation: The operator.
-        upstream: Name of the previous operator.
-        group: The key group.
-        before: The batch of the previous operator.
-        reached: The watermark and status of that operator after the batch.
-
-    Raises:
-        RowError: A row has a key of another key group.
-        NullKeyError: A key is null.
-    """
-    spec, (read,) = operation.spec, operation.inputs
-    vectorized = isinstance(spec.function, VectorizedFunction)
-    rows_combined = 0
-    if table is not None:
-        check_table(table, spec, upstream, group)
-        if combines(spec.function):
-            from keyed.table_state.batches import combined
-
-            whole = combined(spec.function, table, spec.keys, spec.name)
-            rows_combined, table = table.num_rows - whole.num_rows, whole
-    by_time = spec.by_time
-    batch = forwarded_batch(table, read, before, reached, by_time=by_time, vectorized=vectorized)
-    batch.rows_combined = rows_combined
-    return batch
 
 
 def _mark(

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import pyarrow as pa
 
+from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, table_chunks
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId, Upstream
+from keyed.engine.forwarded import check_table
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
+from keyed.job.operators import OperatorSpec
+from keyed.job.vectorized_functions import VectorizedFunction, combines
 from keyed.runtimes.spark.worker.wire import TIMESTAMP, Payload, read_payload
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from keyed.table_state.batches import combined, in_time_order, with_times
 
 
 @attrs.frozen
@@ -51,29 +54,19 @@ class Incoming:
     """Input of a key group in one micro-batch.
 
     Attributes:
+        batch: The batch for the engine, with what the marks of all tasks have; `batch_of` adds the rest.
         chunks: Payloads of rows by the number of their input, in order.
         notes: Notes to be forwarded, in order.
-        highest: Highest timestamp over all tasks by channel, for channels with rows.
-        clock: Processing time, milliseconds.
-        end: True if the input ends with this batch.
-        starts_run: True if the query was stopped since the previous batch.
         upstream: Watermark and status of each key group of the previous stage, by index; empty if there is none.
         passed: Watermarks and statuses of earlier stages, by index.
-        rows_bad: Number of rows that all tasks have diverted.
-        rows_combined: Number of rows that combining has saved in all tasks.
         bad: The reason of one of the diverted rows; empty if there is none.
     """
 
-    clock: int
+    batch: Batch
     chunks: dict[int, list[Payload]] = attrs.field(factory=dict)
     notes: list[bytes] = attrs.field(factory=list)
-    highest: dict[ChannelId, int] = attrs.field(factory=dict)
-    end: bool = False
-    starts_run: bool = False
     upstream: dict[int, Upstream] = attrs.field(factory=dict)
     passed: dict[int, Upstream] = attrs.field(factory=dict)
-    rows_bad: int = 0
-    rows_combined: int = 0
     bad: str = ""
 
 
@@ -89,7 +82,9 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
     """
     chunks: list[Payload] = []
     notes: list[tuple[int, int, bytes]] = []
-    incoming = Incoming(clock)
+    highest_times: dict[ChannelId, int] = {}
+    batch = Batch(highest=highest_times, processing_time=clock)
+    incoming = Incoming(batch)
     for each in map(read_payload, payloads):
         if each.kind == b"N":
             notes.append((each.source, each.position, bytes(each.content)))
@@ -103,13 +98,13 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
             partitions = {} if mark.max_timestamp is None else {"": mark.max_timestamp}
         for name, highest in partitions.items():
             channel = mark.input, name
-            incoming.highest[channel] = max(highest, incoming.highest.get(channel, highest))
-        incoming.end = incoming.end or mark.end
-        incoming.starts_run = incoming.starts_run or mark.starts_run
+            highest_times[channel] = max(highest, highest_times.get(channel, highest))
+        batch.end_of_input = batch.end_of_input or mark.end
+        batch.starts_run = batch.starts_run or mark.starts_run
         incoming.upstream.update(mark.upstream)
         incoming.passed.update(mark.passed)
-        incoming.rows_bad += mark.rows_bad
-        incoming.rows_combined += mark.rows_combined
+        batch.rows_bad += mark.rows_bad
+        batch.rows_combined += mark.rows_combined
         incoming.bad = incoming.bad or mark.bad
     for each in sorted(chunks, key=lambda each: (each.input, each.source, each.position)):
         incoming.chunks.setdefault(each.input, []).append(each)
@@ -153,13 +148,8 @@ def batch_of(
         vectorized: True if the function gets the rows as one table.
         right_first: The rows of the second side are before those of the first one with the same time.
     """
-    batch = Batch(
-        highest=incoming.highest,
-        starts_run=incoming.starts_run,
-        upstream=[reached[stage] for stage in dict.fromkeys(each.stage for each in inputs) if stage is not None],
-        processing_time=incoming.clock,
-        end_of_input=incoming.end,
-    )
+    batch = incoming.batch
+    batch.upstream = [reached[stage] for stage in dict.fromkeys(each.stage for each in inputs) if stage is not None]
     if not incoming.chunks:
         return batch
     read = [(incoming.chunks[number], inputs[number]) for number in sorted(incoming.chunks)]
@@ -174,8 +164,14 @@ def batch_of(
     return batch
 
 
-def forwarded_batch(
-    table: pa.Table | None, packed: PackedInput, before: Batch, reached: Upstream, *, by_time: bool, vectorized: bool
+def chained_batch(
+    table: pa.Table | None,
+    packed: PackedInput,
+    spec: OperatorSpec,
+    upstream: str,
+    group: int,
+    before: Batch,
+    reached: Upstream,
 ) -> Batch:
     """Return the batch of a chained operator.
 
@@ -184,12 +180,17 @@ def forwarded_batch(
     tasks.
 
     Args:
-        table: The main output of the previous operator; ``None`` if there is none.
+        table: The rows that the previous operator has emitted; ``None`` if there are none.
         packed: The input of the operator.
+        spec: The operator.
+        upstream: Name of the previous operator.
+        group: The key group.
         before: The batch of the previous operator.
         reached: The watermark and status of that operator after the batch.
-        by_time: True if rows run in the order of their timestamps.
-        vectorized: True if the function gets the rows as one table.
+
+    Raises:
+        RowError: A row has a key of another key group.
+        NullKeyError: A key is null.
     """
     batch = Batch(
         starts_run=before.starts_run,
@@ -199,16 +200,18 @@ def forwarded_batch(
     )
     if table is None:
         return batch
-    if vectorized:
-        batch.table = partial(_table, [(lambda: table, packed)], by_time=by_time)
+    check_table(table, spec, upstream, group)
+    if combines(spec.function):
+        came, table = table.num_rows, combined(spec.function, table, spec.keys, spec.name)
+        batch.rows_combined = came - table.num_rows
+    if isinstance(spec.function, VectorizedFunction):
+        batch.table = partial(_table, [(lambda: table, packed)], by_time=spec.by_time)
     else:
-        batch.chunks = _rows(table, packed, by_time=by_time)
+        batch.chunks = _rows(table, packed, by_time=spec.by_time)
     return batch
 
 
 def _read(chunks: Iterable[Payload], packed: PackedInput) -> Any:
-    import pyarrow as pa
-
     tables = [chunk.table(packed.schema) for chunk in chunks]
     try:
         return pa.concat_tables(tables)
@@ -224,10 +227,6 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
     """Return the rows of a side for a vectorized function; ``None`` if there are none."""
     if not read:
         return None
-    import pyarrow as pa
-
-    from keyed.table_state.batches import in_time_order, with_times
-
     tables = [with_times(table(), each.time) for table, each in read]
     # A source and an output may have times in different zones.
     table = pa.concat_tables([table.select(tables[0].column_names).cast(tables[0].schema) for table in tables])
@@ -249,8 +248,6 @@ def _merged(
 
 def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
     """Return the rows of one input for a row function."""
-    from keyed.arrow.event_times import event_times, time_order
-
     time = packed.time
     numbers: Any = None
     if time is not None:

@@ -19,7 +19,7 @@ A record batch is Arrow's encapsulated message. Its schema is a part of the plan
 schema, such as those that a function has combined, have it with them, as Arrow's message of a schema.
 
 Every task with rows sends every group one mark for each of its inputs: msgpack of the fields of a `TaskMark`, in
-order, without trailing defaults. It is at the end of the last rows for the group, if there are any.
+order. It is at the end of the last rows for the group, if there are any.
 
 A *note* is a row of a stage's output that is not data; it is in the column ``NOTE``, which is null in rows of data.
 
@@ -32,22 +32,19 @@ a source with several readers is its number, ``s0``. There is a mark for each op
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 import msgspec
+import pyarrow as pa
 
 from keyed.engine.channels import Upstream
 from keyed.errors import CorruptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Hidden columns besides those of the user.
 TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
@@ -63,8 +60,7 @@ _LENGTH = Struct("<H")
 _LZ4: Literal["lz4_raw"] = "lz4_raw"
 
 
-@attrs.frozen
-class TaskMark:
+class TaskMark(msgspec.Struct, array_like=True, frozen=True):
     """The mark that a packing task sends to every key group after its rows.
 
     Attributes:
@@ -88,7 +84,7 @@ class TaskMark:
     input: int = 0
     partitions: dict[str, int] | None = None
     starts_run: bool = False
-    passed: dict[int, Upstream] = attrs.field(factory=dict)
+    passed: dict[int, Upstream] = {}
     bad: str = ""
 
 
@@ -141,56 +137,24 @@ class GroupMark:
 
     def note(self, before: Iterable[GroupMark] = ()) -> bytes:
         """Return the note of this mark and of the marks of the operators before it in its chained line."""
-        return b"M" + ",".join(json.dumps(attrs.asdict(mark)) for mark in (*before, self)).encode()
+        return b"M" + b",".join(map(msgspec.json.encode, (*before, self)))
 
     @classmethod
     def of_note(cls, note: bytes) -> GroupMark:
         """Return the mark of the last operator in a note."""
-        fields = json.loads(b"[" + note[1:] + b"]")[-1]
-        # JSON has only lists, and only texts as keys.
-        passed = {int(stage): Upstream(**each) for stage, each in fields["passed"].items()}
-        return cls(**fields | {"side_outputs": tuple(fields["side_outputs"]), "passed": passed})
+        return _decode_marks(b"[" + note[1:] + b"]")[-1]
+
+
+_decode_marks = msgspec.json.Decoder(list[GroupMark]).decode
+_decode_mark = msgspec.msgpack.Decoder(TaskMark).decode
+#: Return a task's mark as the end of a payload of rows.
+mark_content = msgspec.msgpack.Encoder().encode
 
 
 def encode_mark(mark: TaskMark) -> bytes:
     """Return the payload of a task's mark without rows."""
     content = mark_content(mark)
     return b"M" + _CRC.pack(zlib.crc32(content, zlib.crc32(b"M"))) + content
-
-
-def mark_content(mark: TaskMark) -> bytes:
-    """Return a task's mark as the end of a payload of rows."""
-    values = {name: getattr(mark, name) for name in _NAMES}
-    for name in ("upstream", "passed"):
-        values[name] = {index: (each.watermark, each.idle) for index, each in values[name].items()}
-    for name in reversed(_NAMES):
-        if name not in _DEFAULTS or values[name] != _DEFAULTS[name]:
-            break
-        del values[name]
-    return msgspec.msgpack.encode(list(values.values()))
-
-
-_NAMES = tuple(TaskMark.__annotations__)
-#: Values of the last fields that are not sent.
-_DEFAULTS: dict[str, Any] = {
-    "rows_bad": 0,
-    "rows_combined": 0,
-    "input": 0,
-    "partitions": None,
-    "starts_run": False,
-    "passed": {},
-    "bad": "",
-}
-
-
-def _decode_mark(content: bytes | memoryview) -> TaskMark:
-    try:
-        fields = dict(zip(_NAMES, msgspec.msgpack.decode(content), strict=False))
-        for name in ("upstream", "passed"):
-            fields[name] = {index: Upstream(*each) for index, each in fields.get(name, {}).items()}
-        return TaskMark(**fields)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _damaged(f"a mark is malformed: {error}") from error
 
 
 @attrs.frozen
@@ -226,8 +190,6 @@ class Payload:
         Raises:
             CorruptionError: The rows are damaged, or have another schema.
         """
-        import pyarrow as pa
-
         try:
             if self.kind == b"S":
                 return read_stream(pa.py_buffer(self.content))
@@ -251,7 +213,7 @@ def read_payload(payload: bytes) -> Payload:
         if kind == b"M":
             (crc,), content = _CRC.unpack_from(payload, 1), memoryview(payload)[1 + _CRC.size :]
             _check(crc, zlib.crc32(content, zlib.crc32(b"M")))
-            return Payload(b"M", mark=_decode_mark(content))
+            return Payload(b"M", mark=_read_mark(content))
         kind, number, source, position, schema, mark, size = _HEAD.unpack_from(payload)
         (crc,) = _CRC.unpack_from(payload, _HEAD.size)
     except struct_error:
@@ -268,10 +230,17 @@ def read_payload(payload: bytes) -> Payload:
         source,
         position,
         content[schema:end],
-        _decode_mark(content[end:]) if mark else None,
+        _read_mark(content[end:]) if mark else None,
         bytes(content[:schema]),
         size,
     )
+
+
+def _read_mark(content: memoryview) -> TaskMark:
+    try:
+        return _decode_mark(content)
+    except ValueError as error:
+        raise _damaged(f"a mark is malformed: {error}") from error
 
 
 def _check(crc: int, version: int) -> None:
@@ -332,8 +301,6 @@ def _payload(head: bytes, *parts: bytes) -> bytes:
 
 
 def _has_dictionary(type_: pa.DataType) -> bool:
-    import pyarrow as pa
-
     if pa.types.is_dictionary(type_):
         return True
     return any(_has_dictionary(type_.field(place).type) for place in range(type_.num_fields))
@@ -341,15 +308,11 @@ def _has_dictionary(type_: pa.DataType) -> bool:
 
 @lru_cache(maxsize=1)
 def _codec() -> Any:
-    import pyarrow as pa
-
     return pa.Codec(_LZ4)
 
 
 @lru_cache(maxsize=64)
 def _read_schema(schema: bytes) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.ipc.read_schema(pa.py_buffer(schema))
 
 
@@ -381,16 +344,12 @@ def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
 
 def read_chunk(note: bytes) -> Any:
     """Return the Arrow table in the note of a chunk."""
-    import pyarrow as pa
-
     (length,) = _LENGTH.unpack_from(note, 1)
     return read_stream(pa.py_buffer(note).slice(3 + length))
 
 
 def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
     """Return an Arrow IPC stream of one batch, after ``head``."""
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     sink.write(head)
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -401,7 +360,5 @@ def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
 
 def read_stream(stream: pa.Buffer) -> pa.Table:
     """Return the table of an Arrow IPC stream."""
-    import pyarrow as pa
-
     # Handing columns to threads takes most of the time to read a chunk of few rows.
     return pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()

@@ -8,7 +8,7 @@ import pytest
 from keyed.base.schemas import schema_of
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
-from keyed.runtimes.spark.worker.emit import Emitter, unwired
+from keyed.runtimes.spark.worker.emit import Emitter
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, output_id, read_chunk
 
 MARK = GroupMark("op", 1, 5, 6, end=False, metrics={"rows_in": 3})
@@ -84,8 +84,7 @@ def test_timestamps_travel_as_microseconds():
     assert made.ddl == f"`t` bigint, `n` timestamp_ntz, {NOTE} binary"
     rows, _ = frames(made, [((1234, dt.datetime(2020, 1, 1)), 0)])
     assert (rows["t"], rows["n"]) == ([1_234_000], [dt.datetime(2020, 1, 1)])
-    assert unwired("t", "timestamp") == "timestamp_micros(`t`) AS `t`"
-    assert unwired("n", "bigint") == "`n`"
+    assert made.expressions == ["timestamp_micros(`t`) AS `t`", "`n`", NOTE]
 
 
 def test_a_value_that_does_not_fit_names_operator_output_and_column():

@@ -115,8 +115,8 @@ def test_every_group_hears_of_every_task(tasks, parallelism, time_type):
     times = [row[2] for batches in tasks for rows in batches for row in rows]
     for payloads in pack(settings, tasks, time_type).values():
         incoming = read_payloads(payloads, CLOCK_NOW)
-        assert incoming.highest.get((0, "")) == max(times, default=None)
-        assert not incoming.end
+        assert incoming.batch.highest.get((0, "")) == max(times, default=None)
+        assert not incoming.batch.end_of_input
 
 
 def test_microseconds_are_rounded_down_before_the_epoch_too():
@@ -127,7 +127,7 @@ def test_microseconds_are_rounded_down_before_the_epoch_too():
     payloads = [p for packed in settings.pack(iter([batch]), 0) for p in packed["payload"].to_pylist()]
     _, found = unpack(settings, payloads)
     assert [timestamp for _, timestamp, _ in found] == [-1, 0, -2, 1]
-    assert read_payloads(payloads, 0).highest == {(0, ""): 1}
+    assert read_payloads(payloads, 0).batch.highest == {(0, ""): 1}
 
 
 def test_chunks_of_many_rows_keep_their_order(monkeypatch):
@@ -303,7 +303,7 @@ def test_combined_rows_reach_the_group_of_their_key_and_the_watermark_sees_the_r
     highest = max((time for _, _, time in arrived), default=None)
     for index, (_, payloads) in enumerate(pack(settings, tasks).items()):
         chance.shuffle(payloads)
-        assert read_payloads(payloads, CLOCK_NOW).highest == ({} if highest is None else {(0, ""): highest})
+        assert read_payloads(payloads, CLOCK_NOW).batch.highest == ({} if highest is None else {(0, ""): highest})
         expected: collections.Counter[str] = collections.Counter()
         for key, value, _ in arrived:
             if group_of(key_hash(key), parallelism) == index:
@@ -345,7 +345,7 @@ def test_what_combine_drops_is_not_sent_but_the_mark_is():
 
     for payloads in pack(packer(combiner=Nothing()), [[[("a", 1, 7)]]]).values():
         assert unpack_table(packer(combiner=Nothing()), payloads) is None
-        assert read_payloads(payloads, CLOCK_NOW).highest == {(0, ""): 7}
+        assert read_payloads(payloads, CLOCK_NOW).batch.highest == {(0, ""): 7}
 
 
 def test_a_combine_that_raises_is_named():
@@ -377,9 +377,9 @@ def test_marks_tell_of_inputs_and_partitions_and_that_a_run_starts():
         TaskMark(None, False, {}),
     ]
     incoming = read_payloads(map(encode_mark, marks), 0)
-    assert incoming.highest == {(0, ""): 7, (1, "3"): 9, (1, "4"): 4}
-    assert not incoming.starts_run
-    assert read_payloads([encode_mark(TaskMark(None, False, {}, starts_run=True))], 0).starts_run
+    assert incoming.batch.highest == {(0, ""): 7, (1, "3"): 9, (1, "4"): 4}
+    assert not incoming.batch.starts_run
+    assert read_payloads([encode_mark(TaskMark(None, False, {}, starts_run=True))], 0).batch.starts_run
 
 
 def test_two_inputs_are_merged_by_time_whatever_order_their_chunks_come_in():

@@ -51,7 +51,7 @@ def test_a_mark_arrives_alone_and_behind_rows(mark):
 
 
 def test_a_mark_without_anything_special_is_small():
-    assert len(encode_mark(TaskMark(1_700_000_000_000, False, {}))) <= 20
+    assert len(encode_mark(TaskMark(1_700_000_000_000, False, {}))) <= 24
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 # In a process of its own, because what is frozen stays so.
 SETTLED = """
 import gc
-from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
+from keyed.runtimes.garbage import freeze_modules
 
 freeze_modules()
 first = gc.get_freeze_count()
