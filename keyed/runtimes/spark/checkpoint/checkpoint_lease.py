@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.lease import NO_LOCKS, Lease
@@ -62,7 +62,7 @@ class CheckpointLease:
         with _guard:
             before = _held.get(self._key)
             if before is not None and before.is_over():
-                before.close()
+                before.release()
             self._lock = _locked(folder)
             _held[self._key] = self
         if session is not None:
@@ -75,24 +75,20 @@ class CheckpointLease:
     def release(self) -> None:
         """Release the checkpoint for other queries. Releasing it again does nothing."""
         with _guard:
-            self.close()
-
-    def close(self) -> None:
-        """Release it while no other thread takes or releases a lease."""
-        if _held.get(self._key) is self:
-            del _held[self._key]
-        jvm_file, self._jvm_file = self._jvm_file, None
-        if jvm_file is not None:
-            # A JVM that has ended has released its lock.
-            with suppress(Exception):
-                jvm_file.close()
-        if self._lock is not None:
-            self._lock.close()
+            if _held.get(self._key) is self:
+                del _held[self._key]
+            jvm_file, self._jvm_file = self._jvm_file, None
+            if jvm_file is not None:
+                # A JVM that has ended has released its lock.
+                with suppress(Exception):
+                    jvm_file.close()
+            if self._lock is not None:
+                self._lock.close()
 
 
 #: The leases of this process, by the checkpoint's real path.
 _held: dict[str, CheckpointLease] = {}
-_guard = Lock()
+_guard = RLock()
 
 
 def _locked(folder: Path) -> Lease | None:
@@ -157,7 +153,7 @@ def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:
 def _forget() -> None:
     """Forget the leases of a forked process's parent, which keeps the locks."""
     global _guard  # noqa: PLW0603 - a thread of the parent may have held it
-    _guard = Lock()
+    _guard = RLock()
     _held.clear()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -47,14 +47,11 @@ def spark_verify(
         raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(states)}")
     verified = []
     for name in sorted(states) if operator is None else [operator]:
-        rows = for_groups(session, checkpoint, [Selection(states[name])], _verifying(changelog), _RESULT)
+        rows = for_groups(session, checkpoint, [Selection(states[name])], partial(_verify, changelog), _RESULT)
         groups = [Verified(**{field: row[field] for field in _RESULT.names}) for row in rows]
         verified += sorted(groups, key=lambda each: each.group)
     return verified
 
 
-def _verifying(changelog: Changelog | None) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
-    def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
-        return attrs.asdict(verify_group(meta, log, changelog))
-
-    return work
+def _verify(changelog: Changelog | None, meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
+    return attrs.asdict(verify_group(meta, log, changelog))

@@ -97,19 +97,16 @@ def _refuse(what: str, wrong: Iterable[str]) -> None:
 
 
 def _wrong_settings(session: SparkSession) -> Iterator[str]:
-    remedy = "create the session with keyed.spark_session(), or call spark.conf.set({!r}, {!r}) before the query"
-    provider = session.conf.get(PROVIDER, "") or ""
-    if "RocksDB" not in provider:
-        yield (
-            f"{PROVIDER} is {provider!r}: transformWithState works only with the RocksDB state store; "
-            + remedy.format(PROVIDER, ROCKSDB)
-        )
-    changelog = session.conf.get(CHANGELOG, "") or ""
-    if changelog.lower() != "true":
-        yield (
-            f"{CHANGELOG} is {changelog!r}: every commit would upload a whole snapshot of the state; "
-            + remedy.format(CHANGELOG, "true")
-        )
+    for setting, part, value, reason in (
+        (PROVIDER, "rocksdb", ROCKSDB, "transformWithState works only with the RocksDB state store"),
+        (CHANGELOG, "true", "true", "every commit would upload a whole snapshot of the state"),
+    ):
+        now = session.conf.get(setting, "") or ""
+        if part not in now.lower():
+            yield (
+                f"{setting} is {now!r}: {reason}; create the session with keyed.spark_session(), or call "
+                f"spark.conf.set({setting!r}, {value!r}) before the query"
+            )
 
 
 def _wrong_workers(session: SparkSession) -> list[str]:

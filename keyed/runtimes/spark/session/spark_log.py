@@ -35,33 +35,29 @@ _folder: ScratchFolder | None = None
 @contextmanager
 def to_file() -> Iterator[None]:
     """Redirect the output of a JVM that starts inside of the context to a log file."""
-    with _redirecting:
-        yield from _redirected()
-
-
-def _redirected() -> Iterator[None]:
     global _folder  # noqa: PLW0603 - a program has one JVM
-    if _folder is None:
-        _folder = ScratchFolder("spark")
-        atexit.register(_folder.close)
-        _sweep(_folder.path.parent)
-    # It exists already if this is the program's second JVM.
-    named = _named(_folder)
-    log = named if named.exists() else _folder.path / "log"
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    sys.stderr.flush()
-    own = os.dup(2)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    try:
-        yield
-    except Exception as error:
-        name_log(error)
-        raise
-    finally:
+    with _redirecting:
+        if _folder is None:
+            _folder = ScratchFolder("spark")
+            atexit.register(_folder.close)
+            _sweep(_folder.path.parent)
+        # It exists already if this is the program's second JVM.
+        named = _named(_folder)
+        log = named if named.exists() else _folder.path / "log"
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         sys.stderr.flush()
-        os.dup2(own, 2)
-        os.close(own)
+        own = os.dup(2)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+        try:
+            yield
+        except Exception as error:
+            name_log(error)
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(own, 2)
+            os.close(own)
 
 
 def name_log(error: BaseException) -> None:
