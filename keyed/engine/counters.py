@@ -26,28 +26,3 @@ COUNTERS = (
     "records_exported",
     "busy_microseconds",
 )
-#: Current values; the operator's figure is the sum over its key groups. ``batches_held`` counts the consecutive batches
-#: with rows in which one input held the watermark; only the first key group has it. ``rows_held`` counts the rows that
-#: wait for the watermark, with ``order="watermark"``.
-GAUGES = (
-    "rows_held",
-    "batches_held",
-    "timers_pending",
-    "live_entries",
-    "live_bytes",
-    "log_bytes",
-    "log_rows",
-    "store_copies",
-)
-#: A started query adds these to the figures of each operator: the numbers of `background.Status` of the query, of
-#: its background export to changelogs on Spark, of its tables and of the export of metrics; and the failures of the
-#: latter three.
-STATUSES = (
-    "query_status",
-    "export_status",
-    "export_failures",
-    "tables_status",
-    "tables_failures",
-    "metrics_status",
-    "metrics_failures",
-)

@@ -287,7 +287,7 @@ class MetricsSource:
 
     Attributes:
         look: Adds the batches that were committed since the last call to the `JobMetrics`.
-        statuses: Returns the statuses and failures of the query (`keyed.engine.counters.STATUSES`).
+        statuses: Returns the statuses and failures of the query, by name of the metric.
         is_exported: Returns true if the changelogs have the last batch; ``None`` if that is unknown, or there are none.
         now: Returns the processing time, milliseconds.
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from keyed.base.private_files import folder_path
 from keyed.changelog.directory import DirectoryChangelog
@@ -19,7 +20,7 @@ _EVERY = 0.05
 
 
 class KeptTables:
-    """The tables of a query, followed while it runs.
+    """The tables of a query, followed while it runs. As a context it ends with `close`, or `discard` after an error.
 
     Args:
         last: The last stage.
@@ -78,6 +79,15 @@ class KeptTables:
         if tables is not None:
             tables.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
     def close(self) -> None:
         """Release the folder."""
         if self._tables is not None:
@@ -110,22 +120,3 @@ def _check_unwritten(last: Stage, folder: str) -> None:
                     f"the folder first, with shutil.rmtree({folder!r}, ignore_errors=True) in the same cell; or, to "
                     "continue, begin once with a new folder and a checkpoint=, and give both to every run"
                 )
-
-
-@contextmanager
-def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTables]:
-    """Return the tables of a query.
-
-    Args:
-        last: The last stage.
-        options: The options of the query.
-        stay: Keep them open after a successful start of the query.
-    """
-    kept = KeptTables(last, options)
-    try:
-        yield kept
-    except BaseException:
-        kept.discard()
-        raise
-    if not stay:
-        kept.close()

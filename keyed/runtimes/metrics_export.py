@@ -28,7 +28,6 @@ from keyed.runtimes.job_metrics import (
     METRICS,
     JobMetrics,
     Metric,
-    MetricsSource,
     ReplicationMetrics,
     Sample,
     prometheus_text,
@@ -51,7 +50,7 @@ class MetricsExport:
     """The metrics of a query, and their export if the user wants one.
 
     Attributes:
-        metrics: The metrics.
+        metrics: The metrics. A running query sets their ``source``.
 
     Args:
         last: The last stage.
@@ -67,10 +66,6 @@ class MetricsExport:
         self._export: _Port | _File | _Callbacks | None = None
         if options.metrics is not None:
             self._export = _begun(options.metrics, self.metrics)
-
-    def follow(self, source: MetricsSource) -> None:
-        """Export a running query from now on."""
-        self.metrics.source = source
 
     def statuses(self) -> dict[str, int]:
         """Return the status of the export and its failures, for metrics; nothing if there is none."""
@@ -116,25 +111,6 @@ def exported_replication(replication: Replication, config: Any) -> Iterator[None
     try:
         yield
     finally:
-        export.close()
-
-
-@contextmanager
-def exported_metrics(last: Stage, options: Options, *, stay: bool) -> Iterator[MetricsExport]:
-    """Return the metrics of a query, with their export.
-
-    Args:
-        last: The last stage.
-        options: The options of the query.
-        stay: Let the export run after a successful start of the query.
-    """
-    export = MetricsExport(last, options)
-    try:
-        yield export
-    except BaseException:
-        export.close()
-        raise
-    if not stay:
         export.close()
 
 

@@ -100,7 +100,7 @@ class Job:
         session: Any = _Session()
         checkpoint = open_checkpoint(str(self._folder))
         assert checkpoint is not None
-        self._exports = Exports(session, str(self._folder), checkpoint, {"op": self._changelog}, ticks=True)
+        self._exports = Exports(session, checkpoint, {"op": self._changelog}, ticks=True)
         self._exports.start(Begin(), groups, [["op"]], lambda: self._query)
         self._system = {name: getattr(os, name) for name in _CALLS}
 
@@ -124,7 +124,7 @@ class Job:
         time = 1_700_000_000_000 + number * 1000
         lines = ["v1", json.dumps({"batchTimestampMs": time}), json.dumps({"topic": {"0": number}}), "0"]
         (self._folder / "offsets" / str(number)).write_text("\n".join(lines))
-        self._measured(lambda: self._exports.export(before=number))
+        self._measured(lambda: self._exports.before_batch(number))
         report = self._report(number, time)
         self._query.report = report
         (self._folder / "commits" / str(number)).write_text("v1")
@@ -135,7 +135,7 @@ class Job:
         report = self._exports.committed_report(number)
         assert report is not None
         self._exports.next_work(report)
-        self._exports.export(report=report)
+        self._exports.after_batch(report)
         self._exports.next_work(report)
         assert self._interval or not number or self._exports.has(report)
 

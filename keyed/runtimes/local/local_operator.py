@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
-
-import attrs
 
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import close_positions, export_interval
@@ -18,19 +17,17 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.channels import Upstream
-from keyed.engine.forwarded import key_of_other_group, refused
+from keyed.engine.forwarded import check_table, key_of_other_group, refused
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup, check_group
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
 from keyed.engine.merged_chunks import merged_chunks
-from keyed.engine.output_copies import OutputCopies
 from keyed.engine.replica import Replica
 from keyed.errors import KeyTypeError
 from keyed.job.graph import Port, Source, Stage
 from keyed.job.results import RestoreProgress
-from keyed.job.transforms import keeps_tables
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Restoration
 from keyed.recovery.loading import load
@@ -38,7 +35,15 @@ from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
-from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned, rows_after_steps
+from keyed.runtimes.local.local_rows import (
+    SourceRows,
+    channels_of,
+    emitted_rows,
+    key_getter,
+    output_after_steps,
+    partitioned,
+    transformed_rows,
+)
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import BufferedCommits
 from keyed.stores.opening import open_store
@@ -54,7 +59,6 @@ class LocalOperator:
         stage: The stage.
         commits: The store of the groups' logs.
         folder: The folder of local stores on disk.
-        clock: Returns microseconds, for busy time.
         collector: Bounds cyclic garbage while a batch runs.
         last: True if no operator follows.
         keeps: Keep the logs in any case; otherwise they are kept only if the operator itself reads them again.
@@ -65,7 +69,6 @@ class LocalOperator:
         stage: Stage,
         commits: BufferedCommits,
         folder: Path,
-        clock: Callable[[], int],
         collector: Collector,
         *,
         last: bool,
@@ -73,7 +76,6 @@ class LocalOperator:
     ) -> None:
         self.stage = stage
         self.spec = stage.spec(stage.parallelism or 1, output_timestamps=not last)
-        self._clock = clock
         self._collector = collector
         self._key_types = KeyTypes(stage.name)
         #: The Python type of the keys, once all keys of a batch had it.
@@ -198,39 +200,38 @@ class LocalOperator:
         self.flushed = batches
 
     def rows_after(self, number: int, output: Port, emitted: Emitted | EmittedTables) -> SourceRows:
-        """Return an output of an upstream stage as the rows of an input: tuples and dictionaries become rows.
-
-        They are copies, because a sink or another stage may use the same output.
-        """
+        """Return an output of an upstream stage as the rows of an input: tuples and dictionaries become rows."""
         timed = self.spec.event_time
         read = self.stage.inputs[number]
-        if self._vectorized and not read.steps:
+        if read.steps:
+            after = output_after_steps(emitted, output, read.steps, self.stage.name, timed=timed)
+            return transformed_rows(read, after, self.stage.name, vectorized=self._vectorized)
+        if self._vectorized:
             from keyed.runtimes.local.table_rows import output_rows
 
             return output_rows(emitted, output, timed=timed)
-        schema = output.schema
-        if self._vectorized and isinstance(emitted, EmittedTables) and keeps_tables(read.steps):
-            from keyed.runtimes.local.table_rows import rows_after_tables
-
-            return rows_after_tables(emitted, schema, read, self.stage.name, timed=timed)
-        values = as_rows(list(map(OutputCopies(schema).freeze, emitted.values)), schema, output.stage.name)
-        if read.steps:
-            times = emitted.timestamps() if timed else None
-            return rows_after_steps(read, values, times, self.stage.name, vectorized=self._vectorized)
+        values = emitted_rows(emitted, output)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
-    def rows_forwarded(self, before: LocalOperator) -> SourceRows:
+    def rows_forwarded(self, before: LocalOperator) -> list[SourceRows]:
         """Return the rows that the operator before this one in the chain has emitted, by key group."""
         output = Port(before.stage, None)
-        return SourceRows(groups=[self.rows_after(0, output, emitted) for emitted in before.emitted])
+        return [self.rows_after(0, output, emitted) for emitted in before.emitted]
 
     def run(
-        self, rows: SourceRows, *, upstream: Sequence[Upstream], processing_time: int, end_of_input: bool
+        self,
+        inputs: Sequence[SourceRows],
+        forwarded: list[SourceRows],
+        *,
+        upstream: Sequence[Upstream],
+        processing_time: int,
+        end_of_input: bool,
     ) -> BatchResult:
         """Run a batch over all key groups.
 
         Args:
-            rows: Its rows.
+            inputs: The rows of each input; none if it is chained to the operator before it.
+            forwarded: The rows that the operator before it has emitted, by key group; none if it is not chained.
             upstream: Watermarks and statuses of the operators whose outputs are read.
             processing_time: Its time, milliseconds.
             end_of_input: True if the input ends with it.
@@ -241,24 +242,24 @@ class LocalOperator:
         results = []
         rows_by_group: list[dict[str, Any]]
         rows_combined = 0
-        if rows.groups:
-            rows_by_group, key_type, rows_combined = self._forwarded(rows.groups)
+        sides: tuple[list[SourceRows], list[SourceRows]] = ([], [])
+        for each, part in zip(() if forwarded else self.stage.inputs, inputs, strict=True):
+            sides[each.side if self._vectorized else each.is_broadcast].append(part)
+        if forwarded:
+            rows_by_group, key_type, rows_combined = self._forwarded(forwarded)
         elif self._vectorized:
             from keyed.runtimes.local.table_rows import routed
 
-            sides: list[list[SourceRows]] = [[], []]
-            for each, part in zip(self.stage.inputs, rows.inputs or [rows], strict=False):
-                sides[each.side].append(part)
             tables, type_, rows_combined = routed(self.spec, sides[0], self.spec.keys)
             tables2, type2, _ = routed(self.spec, sides[1], self.spec.keys2)
             rows_by_group = [{"table": one, "table2": two} for one, two in zip(tables, tables2, strict=True)]
             key_type = self._one_type({type_, type2})
         else:
-            keyed, broadcast = self._sides(rows)
+            keyed, broadcast = sides
             chunks_by_group = self._merged(keyed) if len(keyed) > 1 else self._route(keyed[0])
             rows_by_group = [{"chunks": chunks, "broadcast": self._broadcast(broadcast)} for chunks in chunks_by_group]
             key_type = self._one_type({each.key_type for each in keyed})
-        channels, starts_run, self._has_run = rows.channels, not self._has_run, True
+        channels, starts_run, self._has_run = channels_of(inputs), not self._has_run, True
         initial, self._initial = self._initial, [None] * len(self.groups)
         for group, rows_of_group, entries in zip(self.groups, rows_by_group, initial, strict=True):
             is_first = group is self.groups[0]
@@ -270,41 +271,36 @@ class LocalOperator:
                 processing_time=processing_time,
                 end_of_input=end_of_input,
                 key_type=key_type,
-                rows_bad=sum(len(each.bad) + each.left_out for each in rows.inputs or [rows]) if is_first else 0,
+                rows_bad=sum(len(each.bad) + each.left_out for each in inputs) if is_first else 0,
                 rows_combined=rows_combined if is_first else 0,
                 initial=entries,
             )
             batch.chunks = self._collector.within(batch.chunks)
-            results.append(group.run(batch, self._clock))
+            results.append(group.run(batch, _microseconds))
         self.emitted = [result.main for result in results]
         merged = merge(results)
         self.metrics = merged.metrics
         return merged
 
-    def of_one_type(self, rows: SourceRows) -> SourceRows:
-        """Return the rows of a batch; rows with keys of another type are bad if the stream diverts bad rows."""
-        diverts = [
-            number
-            for number, each in self.stage.source_inputs.items()
-            if each.source.on_bad_row is not None and all(step.kind == "filter" for step in each.steps)
-        ]
-        if not diverts:
-            return rows
-        inputs = [*(rows.inputs or [rows])]
-        for number in diverts:
+    def of_one_type(self, inputs: list[SourceRows]) -> list[SourceRows]:
+        """Return the rows of each input; rows with keys of another type are bad if the stream diverts bad rows."""
+        inputs = [*inputs]
+        for number, read in self.stage.source_inputs.items():
+            if read.source.on_bad_row is None or any(step.kind != "filter" for step in read.steps):
+                continue
             each = inputs[number]
             # A column of a table has one type; a query with another type is refused.
-            if each.table is None and not each.key_type and not self.stage.inputs[number].is_broadcast:
+            if each.table is None and not each.key_type and not read.is_broadcast:
                 fitting = each.without(self._other_types(each))
                 if self._vectorized:
                     fitting = fitting.without(_misfits(fitting))
-                if fitting is not each and self.stage.inputs[number].steps:
+                if fitting is not each and read.steps:
                     # The source's rows have the timestamps and partitions.
                     fitting.highest, fitting.by_partition = each.highest, each.by_partition
                     inputs[number] = fitting
                 elif fitting is not each:
-                    inputs[number] = partitioned(self.stage.source_inputs[number].source, fitting)
-        return attrs.evolve(rows, inputs=inputs) if rows.inputs else inputs[0]
+                    inputs[number] = partitioned(read.source, fitting)
+        return inputs
 
     def _other_types(self, rows: SourceRows) -> dict[int, str]:
         """Return the positions of keys whose type differs from the state's keys or the first key, with the reason."""
@@ -340,7 +336,6 @@ class LocalOperator:
         if not self._vectorized:
             rows = [{"chunks": self._checked(each, group, before)} for group, each in enumerate(groups)]
             return rows, self._key_types.name, 0
-        from keyed.engine.forwarded import check_table
         from keyed.runtimes.local.table_rows import routed
 
         tables, types, combined = [], [""], 0
@@ -371,13 +366,6 @@ class LocalOperator:
         if timestamps is None or not spec.by_time:
             return lambda: ((keys, timestamps, values, None),)
         return self._ordered(list(zip(keys, timestamps, values, strict=True)), has_time=True)
-
-    def _sides(self, rows: SourceRows) -> tuple[list[SourceRows], list[SourceRows]]:
-        """Return the rows of the keyed inputs, and those of the broadcast inputs."""
-        sides: tuple[list[SourceRows], list[SourceRows]] = ([], [])
-        for each, part in zip(self.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
-            sides[each.is_broadcast].append(part)
-        return sides
 
     def _broadcast(self, rows: list[SourceRows]) -> Callable[[], Iterable[Chunk]]:
         """Return the chunks for all groups, in the order in which they run."""
@@ -468,6 +456,10 @@ class LocalOperator:
     def close(self) -> None:
         """Close the function in each group, the local stores and the changelog."""
         self._closing.close()
+
+
+def _microseconds() -> int:
+    return time.perf_counter_ns() // 1000
 
 
 def _misfits(rows: SourceRows) -> dict[int, str]:

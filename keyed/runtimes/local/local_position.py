@@ -10,6 +10,7 @@ With ingestion time the rows and the time of a batch are committed before it run
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -17,9 +18,12 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.changelog.model import batch_id
 from keyed.codec.frames import RecordFormat
+from keyed.engine.loader import Loader
+from keyed.job.results import Restored
 from keyed.recovery.cut import Cut
 from keyed.runtimes.lineage import lineage
 from keyed.runtimes.local.consumed import Consumed
+from keyed.stores.commit_store import BufferedCommits
 
 _KIND = b"KRUN"
 
@@ -85,22 +89,32 @@ encode_position = _RECORD.encode
 decode_position = _RECORD.decode
 
 
-def restored_position(operators: list[str], sizes: list[int], cut: Cut) -> tuple[LocalPosition, bool]:
-    """Return the position at which a restored query begins, and whether the changelogs have a position of this runtime.
+def commit_restored(
+    commits: BufferedCommits, operators: list[str], sizes: list[int], cut: Cut, loaders: Iterable[Loader]
+) -> tuple[LocalPosition, Restored]:
+    """Commit the loaded state of a restored query with its position, together: a partially restored one is not valid.
 
     Args:
+        commits: The store of commits.
         operators: Names of its operators in order.
         sizes: Numbers of chained operators, as in `LocalPosition`.
         cut: The cut of the restore.
+        loaders: The loaders of all key groups.
+
+    Returns:
+        The position, and whether the changelogs have one of this runtime.
 
     Raises:
         CorruptionError: The position is damaged.
     """
-    record = cut.position
-    queries = [*lineage(cut), random_id()]
-    if record is None or not record.startswith(_KIND):
-        return LocalPosition(operators, cut.sequence, queries=queries, restored=cut.sequence, sizes=sizes), False
-    position = decode_position(record, f"position of batch {batch_id(cut.sequence)} in a changelog")
-    position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
-    position.queries, position.sizes = queries, sizes
-    return position, True
+    position, batch = LocalPosition(operators), batch_id(cut.sequence)
+    with_position = cut.position is not None and cut.position.startswith(_KIND)
+    if cut.position is not None and with_position:
+        position = decode_position(cut.position, f"position of batch {batch} in a changelog")
+    position.operators, position.sizes, position.queries = operators, sizes, [*lineage(cut), random_id()]
+    position.batches = position.restored = cut.sequence
+    for loader in loaders:
+        loader.write_meta()
+    commits.write("run", encode_position(position))
+    commits.commit()
+    return position, Restored(batch, with_position=with_position)

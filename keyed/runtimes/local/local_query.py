@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
 
+from keyed.arrow.write import arrow_schema
 from keyed.base.background import Status
 from keyed.base.ids import random_id
 from keyed.base.private_files import folder_path
 from keyed.base.shown import Shown
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
-from keyed.changelog.model import batch_id, export_interval
+from keyed.changelog.model import export_interval
 from keyed.changelog.position_bundles import encode_bundle
 from keyed.destinations.ownership import Owner, decode_mark, encode_mark
 from keyed.destinations.sink import Record, SinkWriter, claim_order
@@ -31,37 +32,35 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
 from keyed.engine.meta import MOST_COMMITS
-from keyed.engine.output_copies import OutputCopies
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed, SinkError
 from keyed.job.chaining import lines
 from keyed.job.graph import BoundOutput, Port, Source, Stage
 from keyed.job.options import Options
 from keyed.job.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
-from keyed.job.transforms import keeps_tables
 from keyed.recovery.cut import Cut, with_cut
 from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
 from keyed.recovery.outbox import OUTBOX, Outbox, encode_outbox, waiting, without
-from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kept_tables import KeptTables, kept_tables
+from keyed.runtimes.kept_tables import KeptTables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
     BegunBatch,
     LocalPosition,
+    commit_restored,
     decode_begun,
     decode_position,
     encode_begun,
     encode_position,
-    restored_position,
 )
-from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
+from keyed.runtimes.local.local_rows import Limit, SourceRows, output_after_steps
 from keyed.runtimes.local.local_sinks import packed
-from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.progress_lines import ProgressLines, terminal_of
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
-from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
+from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
+from keyed.runtimes.run_results import result_of
+from keyed.runtimes.stop_signals import handled_signals, leave
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
@@ -79,6 +78,37 @@ _NOT_HERE = {
     "trigger": "is for Spark; the local runtime runs a batch as soon as its source has rows for it: leave it out",
     "query_name": "is for Spark's progress: leave it out",
 }
+
+
+class _Interrupted(BaseException):
+    """Interrupts the wait for a source."""
+
+
+@attrs.define(eq=False)
+class _Run:
+    """The operators of a query while it runs, and what is committed.
+
+    Attributes:
+        commits: The committed records.
+        collector: Bounds cyclic garbage.
+        operators: The operators in order.
+        position: The position after the last batch.
+    """
+
+    commits: BufferedCommits
+    collector: Collector
+    operators: list[LocalOperator] = attrs.field(factory=list, init=False)
+    position: LocalPosition = attrs.field(init=False)
+
+    def export_positions(self, operators: Sequence[LocalOperator]) -> list[tuple[int, bytes]]:
+        """Log the positions after the last batches of operators. Returns those that may be unlogged."""
+        record = self.commits.read("run")
+        if record is None:
+            return []
+        positions = [*waiting_positions(self.commits), (self.position.batches, record)]
+        for operator in operators:
+            operator.export_positions(positions)
+        return positions
 
 
 class LocalQuery(Shown):
@@ -123,7 +153,6 @@ class LocalQuery(Shown):
         self._waiting: set[int] = set()
         self.restored: Restored | None = None
         self._error: BaseException | None = None
-        self._result: RunResult | None = None
         self.progress: Progress | None = None
         self._warnings = UsageWarnings(last, outputs)
         #: The progress of a run that its program waits for in `run`.
@@ -204,7 +233,7 @@ class LocalQuery(Shown):
             waiting = threading.get_ident()
             self._waiting.add(waiting)
             try:
-                with watched(self._on_signal):
+                with handled_signals(self._on_signal):
                     self._thread.join(timeout)
             finally:
                 self._waiting.discard(waiting)
@@ -219,7 +248,7 @@ class LocalQuery(Shown):
 
         def work() -> None:
             try:
-                self._result = self.run()
+                self.run()
             except BaseException as error:  # noqa: BLE001 - raised where the program waits
                 self._error = error
                 if isinstance(error, Exception):
@@ -242,9 +271,10 @@ class LocalQuery(Shown):
         once.
         """
         self._runs = True
-        self._export_of_metrics.follow(MetricsSource(lambda: None, self._of_query, self._is_exported, self._now))
+        source = MetricsSource(lambda: None, self._of_query, self._is_exported, self._now)
+        self._export_of_metrics.metrics.source = source
         try:
-            with watched(self._on_signal), suppress(Interrupted), ExitStack() as stack:
+            with handled_signals(self._on_signal), suppress(_Interrupted), ExitStack() as stack:
                 if self._thread is None and self._on_progress is None:
                     prints = any(each.sink.prints for each in self._outputs)
                     self._lines = ProgressLines(self._last.name, terminal_of(prints=prints))
@@ -267,10 +297,9 @@ class LocalQuery(Shown):
         commits: BufferedCommits = MemoryCommitStore()
         if self._checkpoint is not None:
             commits = CommitStore(self._checkpoint, group_access=self._group_access)
-        operators: list[LocalOperator] = []
         with ExitStack() as stack:
             stack.callback(commits.close)
-            collector = stack.enter_context(Collector())
+            run = _Run(commits, stack.enter_context(Collector()))
             if self._local_dir is not None:
                 folder = Path(self._local_dir)
             elif self._checkpoint is not None:
@@ -285,21 +314,18 @@ class LocalQuery(Shown):
             keeps = self._checkpoint is not None or any(stage.restore_from is not None for stage in chain)
             for stage in chain:
                 last = stage is self._last
-                operators.append(
-                    LocalOperator(stage, commits, folder, _microseconds, collector, last=last, keeps=keeps)
-                )
-                stack.callback(operators[-1].close)
-            if position is None:
-                for operator in operators:
+                operator = LocalOperator(stage, commits, folder, run.collector, last=last, keeps=keeps)
+                run.operators.append(operator)
+                stack.callback(operator.close)
+                if position is None:
                     operator.begin()
-                position = self._first_position(commits, operators)
-            else:
-                for operator in operators:
+                else:
                     operator.check_states()
+            run.position = self._first_position(run) if position is None else position
             stack.callback(self._close_writers)
-            self._claim(commits, position)
+            self._claim(run)
             stack.callback(self._close_source)
-            return self._run_batches(commits, operators, position, collector)
+            return self._run_batches(run)
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():
@@ -312,14 +338,15 @@ class LocalQuery(Shown):
         self._stopping.set()
         self._close_source()
         if self._is_reading and self._thread is None:
-            raise Interrupted
+            raise _Interrupted
 
-    def _claim(self, commits: BufferedCommits, position: LocalPosition) -> None:
+    def _claim(self, run: _Run) -> None:
         """Claim the targets of sinks for this query. Its id is written to the checkpoint before the targets.
 
         Raises:
             SinkError: One belongs to another query.
         """
+        commits, position = run.commits, run.position
         if not position.queries:
             record = commits.read("query")
             if record is None:
@@ -344,19 +371,16 @@ class LocalQuery(Shown):
             if rows:
                 writer.write(rows, outbox.batch)
             if schema is not None:
-                from keyed.arrow.write import arrow_schema
-
                 writer.prepare(arrow_schema(schema))
         if outbox.records:
             commits.forget(OUTBOX)
         if self._recorder is not None:
             self._recorder.claim(owner)
 
-    def _run_batches(
-        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, collector: Collector
-    ) -> RunResult:
+    def _run_batches(self, run: _Run) -> RunResult:
+        position, operators = run.position, run.operators
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
-        again = self._begun(commits, position)
+        again = self._begun(run)
         source = arrivals(
             self._last,
             position,
@@ -373,8 +397,8 @@ class LocalQuery(Shown):
                 now = self._now()
                 if not any(operator.is_due(now) for operator in operators):
                     # The last batch can no longer be undone.
-                    self._export(commits, operators, position, now)
-                    collector.collect()
+                    self._export(run, now)
+                    run.collector.collect()
                     if self._lines is not None:
                         self._lines.look()
                     continue
@@ -386,19 +410,15 @@ class LocalQuery(Shown):
                 )
             now = self._now() if again is None else again.processing_time
             again = None
-            self._batch(commits, operators, position, arrived, now, end=False)
-            collector.collect()
+            self._batch(run, arrived, now, end=False)
+            run.collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
-            self._batch(commits, operators, position, Arrivals(), self._now(), end=True)
-        self._export(commits, operators, position, None)
-        kept = [bound.sink.collected or {} for bound in self._outputs]
-        ran = range(before, position.batches)
-        values = [value for batches in kept for batch in ran for value in batches.get(batch, ())]
+            self._batch(run, Arrivals(), self._now(), end=True)
+        self._export(run, None)
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._warnings.end(of_input=not self._stopping.is_set())
-        return RunResult(
-            values, position.batches - before, metrics, self.restored, self._kept.read, tabled(self._outputs)
-        )
+        batches = range(before, position.batches)
+        return result_of(self._outputs, batches, metrics, self.restored, self._kept.read)
 
     @property
     def _logs_time(self) -> bool:
@@ -415,32 +435,28 @@ class LocalQuery(Shown):
             or any(not isinstance(each, KafkaChangelog) and not export_interval(each) for each in changelogs)
         )
 
-    def _begun(self, commits: BufferedCommits, position: LocalPosition) -> BegunBatch | None:
+    def _begun(self, run: _Run) -> BegunBatch | None:
         """Return the batch that an earlier run began with rows and did not commit."""
-        record = commits.read("begun") if self._logs_time else None
+        record = run.commits.read("begun") if self._logs_time else None
         if record is None:
             return None
         begun = decode_begun(record, f"checkpoint {self._checkpoint}, record 'begun'")
-        return begun if begun.batch == position.batches else None
+        return begun if begun.batch == run.position.batches else None
 
-    def _export(
-        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, now: int | None
-    ) -> None:
+    def _export(self, run: _Run, now: int | None) -> None:
         """Export the last batch now, because there may be no next batch to do it.
 
         Args:
-            commits: The committed state.
-            operators: The operators.
-            position: The position after the batch.
+            run: The run, after the batch.
             now: Processing time; what is not due then is not exported. ``None`` exports all.
         """
-        if self._exported == position.batches:
+        if self._exported == run.position.batches:
             return
-        due = [each for each in operators if now is None or each.is_export_due(now)]
-        _export_positions(commits, due, position)
+        due = [each for each in run.operators if now is None or each.is_export_due(now)]
+        run.export_positions(due)
         for operator in due:
-            operator.flush(position.batches)
-        self._exported = min(operator.flushed for operator in operators)
+            operator.flush(run.position.batches)
+        self._exported = min(operator.flushed for operator in run.operators)
 
     def _limit(self, source: Source) -> Limit | None:
         """Return the limit of timestamps; ``None`` if the user gave the clock."""
@@ -452,7 +468,7 @@ class LocalQuery(Shown):
         self._is_reading = True
         try:
             return next(source, None)
-        except Interrupted:
+        except _Interrupted:
             return None
         except KeyedError:
             raise
@@ -463,38 +479,32 @@ class LocalQuery(Shown):
         finally:
             self._is_reading = False
 
-    def _batch(
-        self,
-        commits: BufferedCommits,
-        operators: list[LocalOperator],
-        position: LocalPosition,
-        arrived: Arrivals,
-        now: int,
-        *,
-        end: bool,
-    ) -> None:
+    def _batch(self, run: _Run, arrived: Arrivals, now: int, *, end: bool) -> None:
         """Run, write and commit one micro-batch."""
-        began = _microseconds()
+        began = time.monotonic()
+        commits, operators, position = run.commits, run.operators, run.position
         try:
             if self._logs_time and arrived.read[0]:
                 commits.write("begun", encode_begun(BegunBatch(position.batches, arrived.read[0], now)))
                 commits.commit()
             if self._recorder is not None:
                 self._record(self._recorder, arrived, position.batches)
-            positions = _export_positions(commits, [each for each in operators if each.is_export_due(now)], position)
+            positions = run.export_positions([each for each in operators if each.is_export_due(now)])
             emitted: Outputs = {}
             outbox: dict[BoundOutput, list[Record]] = {}
             reached: dict[str, Upstream] = {}
             holders: dict[str, int | None] = {}
             for operator in operators:
                 stage = operator.stage
+                inputs, forwarded = list[SourceRows](), list[SourceRows]()
                 if stage.name in self._chained:
-                    rows = operator.rows_forwarded(operators[operators.index(operator) - 1])
+                    forwarded = operator.rows_forwarded(operators[operators.index(operator) - 1])
                 else:
-                    rows = operator.of_one_type(_rows_of(operator, arrived, emitted))
-                self._log_reasons(stage, rows)
+                    inputs = operator.of_one_type(_inputs_of(operator, arrived, emitted))
+                self._log_reasons(stage, inputs)
                 result = operator.run(
-                    rows,
+                    inputs,
+                    forwarded,
                     upstream=[reached[name] for name in stage.waits_for],
                     processing_time=now,
                     end_of_input=end,
@@ -503,7 +513,7 @@ class LocalQuery(Shown):
                 holders[stage.name] = result.held_by
                 emitted[stage.name, None] = result.main
                 emitted |= {(stage.name, tag): side for tag, side in result.side.items()}
-                _divert(stage, rows, emitted)
+                _divert(stage, inputs, emitted)
             for bound in self._outputs:
                 output = emitted.get(bound.output.address) or Emitted()
                 if bound.output.steps:
@@ -537,7 +547,7 @@ class LocalQuery(Shown):
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = min(each.watermark for each in reached.values())
-        duration = (_microseconds() - began) // 1000
+        duration = int((time.monotonic() - began) * 1000)
         self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics, duration)
         self._export_of_metrics.metrics.add(self.progress)
         self._warnings.look(self.progress, arrived.highest, holders)
@@ -546,9 +556,9 @@ class LocalQuery(Shown):
         if self._on_progress is not None:
             self._on_progress(self.progress)
 
-    def _log_reasons(self, stage: Stage, rows: SourceRows) -> None:
+    def _log_reasons(self, stage: Stage, inputs: Sequence[SourceRows]) -> None:
         """Log the reason of bad rows, once for each kind."""
-        for each in rows.inputs or [rows]:
+        for each in inputs:
             for kind, reason in each.reasons.items():
                 if (stage.name, kind) not in self._bad:
                     self._bad.add((stage.name, kind))
@@ -588,56 +598,45 @@ class LocalQuery(Shown):
             )
         return position
 
-    def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
+    def _first_position(self, run: _Run) -> LocalPosition:
         """Return the start of a new query: the beginning, or the state and position in changelogs."""
-        names = [operator.stage.name for operator in operators]
-        points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
+        names = [stage.name for stage in self._last.chain]
+        points = {stage.name: stage.restore_from for stage in self._last.chain if stage.restore_from is not None}
         if not points:
             return LocalPosition(names, sizes=self._sizes)
-        cut, loaders = with_cut(points, lambda cut: (cut, self._load(commits, operators, cut)))
-        position, with_position = restored_position(names, self._sizes, cut)
-        if not with_position:
+        cut, loaders = with_cut(points, lambda cut: (cut, self._load(run, cut)))
+        position, self.restored = commit_restored(run.commits, names, self._sizes, cut, loaders)
+        if not self.restored.with_position:
             _log.warning(
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",
-                batch_id(cut.sequence),
+                self.restored.batch_id,
             )
-        self.restored = Restored(batch_id(cut.sequence), with_position=with_position)
-        # In one commit, because a partially restored query is not valid.
-        for loader in loaders:
-            loader.write_meta()
-        commits.write("run", encode_position(position))
-        commits.commit()
         return position
 
-    def _load(self, commits: BufferedCommits, operators: list[LocalOperator], cut: Cut) -> list[Loader]:
+    def _load(self, run: _Run, cut: Cut) -> list[Loader]:
         """Load the key groups of all operators."""
         loaders: list[Loader] = []
-        for operator in operators:
+        for operator in run.operators:
             restoration = cut.operators.get(operator.stage.name)
-            loaders += operator.load(restoration, cut.sequence, self._on_restore, commits.commit)
+            loaders += operator.load(restoration, cut.sequence, self._on_restore, run.commits.commit)
         return loaders
 
 
 def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted | EmittedTables:
     """Return the rows of a batch for a sink after the transformations of the output."""
-    plain = attrs.evolve(output, steps=())
-    if isinstance(emitted, EmittedTables) and keeps_tables(output.steps):
-        from keyed.runtimes.local.table_rows import after_tables
-
+    name = output.stage.name
+    after = output_after_steps(emitted, attrs.evolve(output, steps=()), output.steps, name, timed=False)
+    if isinstance(emitted, EmittedTables) and after.is_table and after.count:
         tables = EmittedTables()
-        after = after_tables(emitted, plain.schema, output.steps, output.stage.name, timed=False)
-        if after is not None and after.count:
-            tables.tables.append(after.table(output.stage.name))
+        tables.tables.append(after.table(name))
         return tables
-    own = map(OutputCopies(plain.schema).freeze, emitted.values)
-    values = as_rows(list(own), plain.schema, output.stage.name)
     result = Emitted()
-    result.values = after_steps(values, None, output.steps, plain.schema, output.stage.name).values()
+    result.values = after.values()
     return result
 
 
-def _rows_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> SourceRows:
-    """Return the rows that an operator reads in a batch."""
+def _inputs_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> list[SourceRows]:
+    """Return the rows of each input of an operator in a batch."""
     stage = operator.stage
     inputs = []
     for number, each in enumerate(stage.inputs):
@@ -645,30 +644,17 @@ def _rows_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> So
             inputs.append(arrived.rows.get((stage.name, number)) or SourceRows())
         else:
             inputs.append(operator.rows_after(number, each.origin, emitted.get(each.origin.address) or Emitted()))
-    return inputs[0] if len(inputs) == 1 else SourceRows(inputs=inputs)
+    return inputs
 
 
-def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
+def _divert(stage: Stage, inputs: Sequence[SourceRows], emitted: Outputs) -> None:
     """Add bad rows to an operator's side outputs."""
     for number, each in stage.source_inputs.items():
-        tag, bad = each.source.on_bad_row, (rows.inputs or [rows])[number].bad
+        tag, bad = each.source.on_bad_row, inputs[number].bad
         if tag is not None and bad:
             beside = emitted.get((stage.name, tag.name))
             diverted = emitted[stage.name, tag.name] = Emitted()
             diverted.values = [*(beside.values if beside else ()), *bad]
-
-
-def _export_positions(
-    commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition
-) -> list[tuple[int, bytes]]:
-    """Log the positions after the last batches of operators from the checkpoint. Returns those that may be unlogged."""
-    record = commits.read("run")
-    if record is None:
-        return []
-    positions = [*waiting_positions(commits), (position.batches, record)]
-    for operator in operators:
-        operator.export_positions(positions)
-    return positions
 
 
 def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
@@ -683,21 +669,24 @@ def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
     schemas += [step.schema for step in [*steps, *(step for bound in outputs for step in bound.output.steps)]]
     for schema in schemas:
         if schema is not None:
-            from keyed.arrow.write import arrow_schema
-
             arrow_schema(schema)
 
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run a chain to the end of its source."""
-    with exported_metrics(last, options, stay=False) as export, kept_tables(last, options, stay=False) as kept:
+    with closing(MetricsExport(last, options)) as export, KeptTables(last, options) as kept:
         return LocalQuery(last, outputs, options, kept, export).run()
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> LocalQuery:
     """Start a chain in its own thread."""
-    with exported_metrics(last, options, stay=True) as export, kept_tables(last, options, stay=True) as kept:
-        return LocalQuery(last, outputs, options, kept, export).start()
+    with ExitStack() as stack:
+        export = stack.enter_context(closing(MetricsExport(last, options)))
+        kept = stack.enter_context(KeptTables(last, options))
+        query = LocalQuery(last, outputs, options, kept, export).start()
+        # The query ends them.
+        stack.pop_all()
+        return query
 
 
 def dataframe(output: Port) -> NoReturn:
@@ -710,7 +699,3 @@ def dataframe(output: Port) -> NoReturn:
         f"the source of operator {output.stage.name!r} is not a Spark DataFrame, so its output is not one either; use "
         ".run(sink)"
     )
-
-
-def _microseconds() -> int:
-    return time.perf_counter_ns() // 1000

@@ -24,11 +24,12 @@ from keyed.base.sources import BadElement
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
-from keyed.engine.batch import Chunk
+from keyed.engine.batch import Chunk, Emitted, EmittedTables
 from keyed.engine.channels import ChannelId
+from keyed.engine.output_copies import OutputCopies
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
-from keyed.job.graph import Input, Keys, Source, Stage
-from keyed.job.transforms import Transform
+from keyed.job.graph import Input, Keys, Port, Source, Stage
+from keyed.job.transforms import Transform, keeps_tables
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import fields_of, row_class
@@ -67,8 +68,6 @@ class SourceRows:
         left_out: Number of bad rows that transformations have left out.
         reasons: The reason of the first bad row of each kind.
         by_partition: Highest timestamp by partition, if the strategy distinguishes partitions.
-        inputs: The rows of each input, if the operator reads several; the other attributes then cover all of them.
-        groups: The rows of each key group, if the operator is chained to the one that emitted them.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -83,21 +82,6 @@ class SourceRows:
     left_out: int = 0
     reasons: dict[str, str] = attrs.field(factory=dict)
     by_partition: dict[str, int] | None = None
-    inputs: list[SourceRows] = attrs.field(factory=list)
-    groups: list[SourceRows] = attrs.field(factory=list)
-
-    @property
-    def channels(self) -> dict[ChannelId, int]:
-        """The highest timestamp of each channel that had rows, as `keyed.engine.channels.advance` has them."""
-        highest_times: dict[ChannelId, int] = {}
-        for index, rows in enumerate(self.inputs or [self]):
-            if rows.held:
-                highest_times[index, ""] = MIN_TIMESTAMP
-            elif rows.by_partition is not None:
-                highest_times |= {(index, name): highest for name, highest in rows.by_partition.items()}
-            elif rows.highest is not None:
-                highest_times[index, ""] = rows.highest
-        return highest_times
 
     def without(self, reasons: Mapping[int, str]) -> SourceRows:
         """Return the rows without some rows of its one chunk, which are added to the bad rows.
@@ -130,6 +114,19 @@ class SourceRows:
         if timestamps:
             highest = max((t for t in timestamps if t is not None), default=None)
         return cls(lambda: ((keys, timestamps, values, None),), read=read, highest=highest, ordered=False)
+
+
+def channels_of(inputs: Iterable[SourceRows]) -> dict[ChannelId, int]:
+    """Return the highest timestamp of each channel that had rows, as `keyed.engine.channels.advance` has them."""
+    highest_times: dict[ChannelId, int] = {}
+    for index, rows in enumerate(inputs):
+        if rows.held:
+            highest_times[index, ""] = MIN_TIMESTAMP
+        elif rows.by_partition is not None:
+            highest_times |= {(index, name): highest for name, highest in rows.by_partition.items()}
+        elif rows.highest is not None:
+            highest_times[index, ""] = rows.highest
+    return highest_times
 
 
 def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
@@ -178,7 +175,8 @@ def _transformed(
     times = None if source.time is None else [time for each, _ in chunks for time in each or ()]
     vectorized = isinstance(stage.function, VectorizedFunction)
     values_read = [value for _, each in chunks for value in each]
-    rows = rows_after_steps(read, values_read, times, stage.name, vectorized=vectorized)
+    after = after_steps(values_read, times, read.steps, read.before_steps, stage.name)
+    rows = transformed_rows(read, after, stage.name, vectorized=vectorized)
     # There are none if the result is a table.
     ((keys, _, elements, _),) = tuple(rows.chunks()) or (((), None, (), None),)
     if not read.is_broadcast and (bad := _bad_keys(keys)):
@@ -197,40 +195,59 @@ def _no_key(element: Any) -> int:  # noqa: ARG001 - as keys are computed
     return 0
 
 
-def rows_after_steps(
-    read: Input, values: list[Any], times: list[int | None] | None, operator: str, *, vectorized: bool = False
-) -> SourceRows:
-    """Return the rows of an input after its transformations, keyed and in order of arrival.
+def transformed_rows(read: Input, result: TransformedRows, operator: str, *, vectorized: bool) -> SourceRows:
+    """Return the rows that transformations have made, keyed and in order of arrival.
 
     Args:
         read: The input.
-        values: The rows before them.
-        times: Their timestamps, if they have any.
+        result: The rows.
         operator: Name of the operator that reads them.
-        vectorized: It reads tables.
+        vectorized: It reads tables, which have their keys in columns.
     """
-    result = after_steps(values, times, read.steps, read.before_steps, operator)
-    return table_of_rows(result, operator) if vectorized and result.is_table else keyed_rows(read, result, operator)
-
-
-def keyed_rows(read: Input, result: TransformedRows, operator: str) -> SourceRows:
-    """Return the rows that transformations have made, keyed."""
-    values = result.values()
-    times = None if result.times is None else result.times.to_pylist()
-    rows = SourceRows.of(list(map(key_getter(read.keys, operator), values)), times, values)
-    rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
-    return rows
-
-
-def table_of_rows(result: TransformedRows, operator: str) -> SourceRows:
-    """Return the table that transformations have made, and the count of the rows that they have left out."""
-    rows = SourceRows(left_out=result.bad, reasons={"value": result.reason} if result.bad else {})
-    if result.count:
+    rows = SourceRows()
+    if not (vectorized and result.is_table):
+        values = result.values()
+        times = None if result.times is None else result.times.to_pylist()
+        rows = SourceRows.of(list(map(key_getter(read.keys, operator), values)), times, values)
+    elif result.count:
         table = result.table(f"operator {operator!r}")
         if result.times is not None:
             table = table.append_column(TIMESTAMP_COLUMN, result.times)
         rows.table = lambda: table
+    rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
     return rows
+
+
+def output_after_steps(
+    emitted: Emitted | EmittedTables, output: Port, steps: Sequence[Transform], operator: str, *, timed: bool
+) -> TransformedRows:
+    """Return the rows of an output after transformations; tables stay tables, if all functions read them.
+
+    Args:
+        emitted: The emitted rows.
+        output: The output, without transformations.
+        steps: The transformations.
+        operator: Name of the operator that reads or made the rows.
+        timed: The functions get the event times, and the result has them.
+    """
+    if not (isinstance(emitted, EmittedTables) and emitted.tables and keeps_tables(steps)):
+        times = emitted.timestamps() if timed else None
+        return after_steps(emitted_rows(emitted, output), times, steps, output.schema, operator)
+    import pyarrow as pa
+
+    from keyed.runtimes.transforming import TransformedRows, transformed
+    from keyed.table_state.batches import timestamped
+
+    table = pa.concat_tables([timestamped(each) for each in emitted.tables], promote_options="default")
+    column = table.column(TIMESTAMP_COLUMN).combine_chunks() if timed else None
+    rows = TransformedRows(column, output.schema, None, table.drop_columns([TIMESTAMP_COLUMN]))
+    return transformed(rows, steps, operator)
+
+
+def emitted_rows(emitted: Emitted | EmittedTables, output: Port) -> list[Any]:
+    """Return copies of emitted values as rows of their output: a sink or another stage may use them too."""
+    values = list(map(OutputCopies(output.schema).freeze, emitted.values))
+    return as_rows(values, output.schema, output.stage.name)
 
 
 def after_steps(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.arrow.write import arrow_schema, check_values, raw_table_of, table_of
 from keyed.destinations.sink import Record, SinkBatch, SinkWriter, failed
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
@@ -32,19 +33,58 @@ class LocalBatch(SinkBatch):
     @property
     def is_bad_rows(self) -> bool:  # type: ignore[override]
         """See `SinkBatch`."""
-        return _takes_bad_rows(self.bound)
+        output = self.bound.output
+        return output.tag is not None and not output.steps and output.tag.name in output.stage.bad_row_outputs
 
     @property
     def rows(self) -> list[Any]:
-        """The values as rows of the declared columns, which they have to fit as on Spark."""
-        return _rows(self.bound, self.emitted.values)
+        """The values as rows of the declared columns, which they have to fit as on Spark; bad rows stay unconverted."""
+        output, values = self.bound.output, self.emitted.values
+        schema, operator = output.schema, output.stage.name
+        if schema is None:
+            return values
+        what = "main output" if output.tag is None else f"side output {output.tag.name!r}"
+        columns, make, is_bad = arrow_schema(schema), row_class(schema.names), self.is_bad_rows
+        rows: list[Any] = []
+        for start in range(0, len(values), _PIECE):
+            piece = values[start : start + _PIECE]
+            if not is_bad:
+                check_values(piece, columns, f"operator {operator!r}, {what}")
+                if {tuple}.issuperset(map(type, piece)):
+                    rows += map(make, piece)
+                    continue
+            rows += as_rows(piece, schema, operator)
+        return rows
 
     @property
     def table(self) -> pa.Table | None:
         """See `SinkBatch`."""
         if isinstance(self.emitted, EmittedTables):
-            return _table_of_tables(self.bound, self.emitted)
-        return _table_of_values(self.bound, self.emitted.values)
+            return self._concatenate(self.emitted)
+        output, values = self.bound.output, self.emitted.values
+        if not values:
+            return None
+        if output.schema is None and fields_of(type(values[0])) is None:
+            annotate = "" if output.tag else unannotated(output.stage.function)
+            raise OutputDefinitionError(
+                f"{self.bound.sink.title.removeprefix('the ')}: values like {values[0]!r} have no columns; give "
+                f"process(..., output=...) or OutputTag(name, type){annotate}"
+            )
+        return (raw_table_of if self.is_bad_rows else table_of)(values, output.schema)
+
+    def _concatenate(self, emitted: EmittedTables) -> pa.Table | None:
+        """Return the emitted tables as one without their timestamps, ``None`` if there are none."""
+        import pyarrow as pa
+
+        from keyed.table_state.batches import shaped
+
+        if not emitted.tables:
+            return None
+        table = pa.concat_tables(emitted.tables, promote_options="default")
+        if TIMESTAMP_COLUMN in table.column_names:
+            table = table.drop_columns([TIMESTAMP_COLUMN])
+        output = self.bound.output
+        return shaped(table, output.schema, f"operator {output.stage.name!r}, output to {self.bound.sink!r}")
 
 
 def packed(
@@ -73,61 +113,3 @@ def packed(
     except Exception as error:
         raise failed(bound.sink, batch_id, error) from error
     return records
-
-
-def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
-    """Convert values to rows of the declared columns, which they have to fit as on Spark; bad rows stay unconverted."""
-    schema, output = bound.output.schema, bound.output
-    if schema is None:
-        return values
-    from keyed.arrow.write import arrow_schema, check_values
-
-    is_bad = _takes_bad_rows(bound)
-    operator = output.stage.name
-    where = f"operator {operator!r}, " + ("main output" if output.tag is None else f"side output {output.tag.name!r}")
-    columns, make = arrow_schema(schema), row_class(schema.names)
-    rows: list[Any] = []
-    for start in range(0, len(values), _PIECE):
-        piece = values[start : start + _PIECE]
-        if not is_bad:
-            check_values(piece, columns, where)
-            if {tuple}.issuperset(map(type, piece)):
-                rows += map(make, piece)
-                continue
-        rows += as_rows(piece, schema, operator)
-    return rows
-
-
-def _takes_bad_rows(bound: BoundOutput) -> bool:
-    tag = bound.output.tag
-    return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
-
-
-def _table_of_values(bound: BoundOutput, values: list[Any]) -> pa.Table | None:
-    """Return values as a table, ``None`` if there are none."""
-    from keyed.arrow.write import raw_table_of, table_of
-
-    schema = bound.output.schema
-    if not values:
-        return None
-    if schema is None and fields_of(type(values[0])) is None:
-        annotate = "" if bound.output.tag else unannotated(bound.output.stage.function)
-        raise OutputDefinitionError(
-            f"{bound.sink.title.removeprefix('the ')}: values like {values[0]!r} have no columns; give process(..., "
-            f"output=...) or OutputTag(name, type){annotate}"
-        )
-    return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
-
-
-def _table_of_tables(bound: BoundOutput, emitted: Any) -> pa.Table | None:
-    """Return the emitted tables as one without their timestamps, ``None`` if there are none."""
-    import pyarrow as pa
-
-    from keyed.table_state.batches import shaped
-
-    if not emitted.tables:
-        return None
-    table = pa.concat_tables(emitted.tables, promote_options="default")
-    if TIMESTAMP_COLUMN in table.column_names:
-        table = table.drop_columns([TIMESTAMP_COLUMN])
-    return shaped(table, bound.output.schema, f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from keyed.base.ids import random_id
-from keyed.changelog.model import batch_id
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
@@ -22,7 +21,7 @@ from keyed.job.restoring import RestorePoint
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery.cut import Cut, header_of, with_cut
 from keyed.recovery.loading import load
-from keyed.runtimes.local.local_position import encode_position, restored_position
+from keyed.runtimes.local.local_position import commit_restored
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import CommitStore
 
@@ -92,15 +91,11 @@ def restore(
 
     try:
         cut, loaders = with_cut(by_name, loaded)
-        position, with_position = restored_position([*by_name], [1] * len(by_name), cut)
-        for loader in loaders:
-            loader.write_meta()
-        commits.write("run", encode_position(position))
-        commits.commit()
+        _, restored = commit_restored(commits, [*by_name], [1] * len(by_name), cut, loaders)
     except BaseException:
         # An incomplete checkpoint is useless, and would block the next attempt.
         commits.close()
         shutil.rmtree(path, ignore_errors=True)
         raise
     commits.close()
-    return Restored(batch_id(cut.sequence), with_position=with_position)
+    return restored

@@ -7,7 +7,6 @@ start, with a check that it begins with those rows (`keyed.runtimes.local.consum
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import sys
 import time
@@ -19,11 +18,10 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.arrow.read import table_chunks, table_rows
+from keyed.arrow.read import table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.base.extras import arrow_table, is_instance
 from keyed.base.sources import PAUSE, SeekableSource
-from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError, SourceError
 from keyed.job.global_tables import GlobalTable, TableReader
 from keyed.job.graph import Source, Stage
@@ -39,13 +37,11 @@ from keyed.runtimes.local.local_rows import (
     checked,
     column_times,
     element_of,
-    keyed_rows,
     own_element,
-    table_of_rows,
+    transformed_rows,
     without_unreadable,
 )
 
-_log = logging.getLogger(__name__)
 #: Rows of a table that are passed at a time.
 _PASSED = 100_000
 #: Seconds for which one of several sources waits for its first element: at least, and as a share of the time for which
@@ -84,7 +80,7 @@ def arrivals(
     more: float,
     first: int | None = None,
 ) -> Iterator[Arrivals]:
-    """Yield the rows of all sources of a query, batch by batch, from each as many as from a single source (`batches`).
+    """Yield the rows of all sources of a query, batch by batch, from each as many as from a single source.
 
     Each source is read once, for all operators that use it.
 
@@ -117,7 +113,7 @@ def arrivals(
     reading = []
     for source, by, place in zip(sources, readers, places, strict=True):
         alone = [stage.reading(number) for stage, number in by]
-        reading.append(batches(alone, place, size, keeps=keeps, limit=limit_of(source), first=first))
+        reading.append(SourceReader(alone, place, size, keeps, limit_of(source), first).batches())
     alignment = Alignment(sources, now)
     waiting: list[Any] = [each.data for each in sources if callable(getattr(each.data, "set_waits", None))]
     silent_since = time.monotonic()
@@ -165,68 +161,152 @@ def _check_own(sources: Sequence[Source]) -> None:
             )
 
 
-def batches(
-    readers: Sequence[Stage],
-    position: LocalPosition | SourcePosition,
-    size: int,
-    *,
-    keeps: bool,
-    limit: Limit | None = None,
-    first: int | None = None,
-) -> Iterator[list[SourceRows]]:
-    """Yield a source's rows after a position, in batches; an empty batch if a waiting source has no rows.
+@attrs.frozen(eq=False)
+class SourceReader:
+    """Reads a source after a position, for the operators that use it.
 
-    The position of the source (`LocalPosition.digests`, `LocalPosition.source`) is advanced when a batch is yielded;
-    the caller advances `LocalPosition.rows`.
-
-    Args:
-        readers: The operators that read it, each with this input alone. A batch has the rows for each of them.
-        position: The rows that earlier runs have consumed.
+    Attributes:
+        readers: The operators that read it, each with this input alone.
+        position: The rows that earlier runs have consumed. Its ``digests`` and ``source`` are advanced when a batch is
+            yielded; the caller advances its ``rows``.
         size: Rows per batch.
         keeps: True if a checkpoint or changelog keeps the position.
         limit: The limit of timestamps.
         first: Number of rows of the first batch, if it is a rerun that has to have the same rows, whatever pauses the
             source has.
-
-    Raises:
-        DefinitionError: A column is missing, or the source cannot be iterated.
-        CheckpointError: The source is not the one that earlier runs have read.
-        RowError: A row is bad, and the stream does not divert bad rows.
     """
-    source = readers[0].source
-    data = TableReader(source.data) if isinstance(source.data, GlobalTable) else source.data
-    if isinstance(data, SeekableSource):
-        yield from _seekable_batches(readers, data, position, size, limit, first)
-        return
-    if position.source is not None:
-        raise CheckpointError(
-            f"the checkpoint has the position {position.source!r} of a source with seek(position), and "
-            f"{type(data).__name__} has none; give that source, or start from a new checkpoint"
-        )
-    tables = _tables(data)
-    if tables is not None:
-        yield from _table_batches(readers, tables, position, size, keeps=keeps, limit=limit, first=first)
-        _note_end(source)
-        return
-    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise DefinitionError(
-            f"source of type {type(data).__name__} is not a stream; give a Spark, pandas or Arrow table, a "
-            "pyarrow.RecordBatchReader, or an iterable of elements"
-        )
-    elements, begin, last = _passed(data, position.rows)
-    elements = _no_tables(elements)
-    tracker = _tracker(position, begin, last) if keeps or position.digests else None
-    for taken in _cut(elements, size, first):
-        if tracker is not None and taken:
-            tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
-            position.digests = tracker.consumed()
-        yield _for_each(readers, taken, limit)
-    _note_end(source)
 
+    readers: Sequence[Stage]
+    position: LocalPosition | SourcePosition
+    size: int
+    keeps: bool
+    limit: Limit | None = None
+    first: int | None = None
 
-def _note_end(source: Source) -> None:
-    if isinstance(source.data, Iterator):
-        source.ended.append(True)
+    def batches(self) -> Iterator[list[SourceRows]]:
+        """Yield batches with the rows for each operator; an empty batch if a waiting source has no rows.
+
+        Raises:
+            DefinitionError: A column is missing, or the source cannot be iterated.
+            CheckpointError: The source is not the one that earlier runs have read.
+            RowError: A row is bad, and the stream does not divert bad rows.
+        """
+        source = self.readers[0].source
+        data = TableReader(source.data) if isinstance(source.data, GlobalTable) else source.data
+        if isinstance(data, SeekableSource):
+            yield from self._of_seekable(data)
+            return
+        if self.position.source is not None:
+            raise CheckpointError(
+                f"the checkpoint has the position {self.position.source!r} of a source with seek(position), and "
+                f"{type(data).__name__} has none; give that source, or start from a new checkpoint"
+            )
+        if (tables := _tables(data)) is not None:
+            yield from self._of_tables(*tables)
+        elif isinstance(data, str | bytes) or not isinstance(data, Iterable):
+            raise DefinitionError(
+                f"source of type {type(data).__name__} is not a stream; give a Spark, pandas or Arrow table, a "
+                "pyarrow.RecordBatchReader, or an iterable of elements"
+            )
+        else:
+            yield from self._of_elements(data)
+        if isinstance(source.data, Iterator):
+            source.ended.append(True)
+
+    def _of_seekable(self, data: SeekableSource) -> Iterator[list[SourceRows]]:
+        position = self.position
+        if position.source is not None:
+            data.seek(position.source)
+        elif position.rows:
+            raise CheckpointError(
+                f"the checkpoint has consumed {position.rows} rows of a source without positions, and "
+                f"{type(data).__name__} resumes from positions of its own; give the source that it has read, or start "
+                "from a new checkpoint"
+            )
+        # A source of tables cuts its batches itself.
+        tables: Any = getattr(data, "batches", None)
+        gives_tables = callable(tables)
+        for taken in tables() if gives_tables else _cut(iter(data), self.size, self.first):
+            position.source = data.position()
+            if position.source is None or not _is_plain(position.source):
+                raise DefinitionError(
+                    f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot "
+                    "store; return plain data: numbers, text, lists, dictionaries"
+                )
+            if gives_tables and taken is not PAUSE:
+                yield [_of_table(stage, taken, self.limit) for stage in self.readers]
+            else:
+                yield self._for_each([] if taken is PAUSE else taken)
+
+    def _of_elements(self, data: Iterable[Any]) -> Iterator[list[SourceRows]]:
+        elements = iter(data)
+        consumed: Iterator[Any] = elements
+        if not isinstance(data, list | tuple):
+            consumed = (element_of(element) for element in elements if element is not PAUSE)
+        tracker = self._tracker(lambda count: list(islice(consumed, count)), list)
+        for taken in _cut(_no_tables(elements), self.size, self.first):
+            self._track(tracker, taken, list)
+            yield self._for_each(taken)
+
+    def _of_tables(self, columns: Sequence[str], tables: Iterator[Any]) -> Iterator[list[SourceRows]]:
+        for stage in self.readers:
+            for name in _needed(stage):
+                check_column(name, list(columns), stage.name)
+        pieces = _Pieces(tables)
+        tracker = self._tracker(pieces.take, raw_rows)
+        wanted = self.first or self.size
+        while (batch := pieces.take(wanted)) is not None:
+            self._track(tracker, batch, raw_rows)
+            yield [_of_table(stage, batch, self.limit) for stage in self.readers]
+            wanted = self.size
+
+    def _for_each(self, taken: list[Any]) -> list[SourceRows]:
+        """Return elements for each reader, which may change its own copies."""
+        if not taken:
+            return [SourceRows(waits=True) for _ in self.readers]
+        own = [taken, *([own_element(element) for element in taken] for _ in self.readers[1:])]
+        return [checked(reader, rows, None, self.limit) for reader, rows in zip(self.readers, own, strict=True)]
+
+    def _tracker(self, take: Callable[[int], Any], rows_of: Callable[[Any], list[Any]]) -> Tracker | None:
+        """Pass the rows that earlier runs have consumed; return the tracker of further ones, if they are tracked.
+
+        Args:
+            take: Returns up to a number of the next rows as one piece.
+            rows_of: Returns the rows of a piece.
+
+        Raises:
+            CheckpointError: The source does not begin with the consumed rows.
+        """
+        position, passed = self.position, 0
+        first: list[Any] = []
+        last: deque[Any] = deque(maxlen=ROWS)
+        while passed < position.rows and (piece := take(min(position.rows - passed, _PASSED))):
+            passed += len(piece)
+            first += rows_of(piece[: max(0, ROWS - len(first))])
+            last.extend(rows_of(piece[max(0, len(piece) - ROWS) :]))
+        if passed < position.rows:
+            raise CheckpointError(
+                f"the checkpoint has consumed {position.rows} rows of the source, which has only {passed}; give the "
+                "same source from its start, with new rows at its end, or start from a new checkpoint"
+            )
+        if not (self.keeps or position.digests):
+            return None
+        tracker = Tracker(passed, first, last)
+        consumed = tracker.consumed()
+        if position.digests is not None and position.digests != consumed:
+            where = "first" if position.digests.first != consumed.first else "last"
+            raise CheckpointError(
+                f"the checkpoint has consumed {passed} rows, and the {where} {min(passed, ROWS)} of them differ from "
+                "this source; give the same source from its start, with new rows at its end, or one that resumes by "
+                "itself (keyed.SeekableSource), or start from a new checkpoint"
+            )
+        return tracker
+
+    def _track(self, tracker: Tracker | None, piece: Any, rows_of: Callable[[Any], list[Any]]) -> None:
+        """Record the rows of a batch in the position."""
+        if tracker is not None and len(piece):
+            tracker.add(len(piece), lambda start, end: rows_of(piece[start:end]))
+            self.position.digests = tracker.consumed()
 
 
 def check_not_ended(source: Source) -> None:
@@ -242,46 +322,6 @@ def check_not_ended(source: Source) -> None:
             f"the source is an iterator ({type(data).__name__}) that was read to its end already, so this run would "
             "get no rows; give a list, or create the stream again with a new iterator"
         )
-
-
-def _for_each(readers: Sequence[Stage], taken: list[Any], limit: Limit | None) -> list[SourceRows]:
-    """Return elements for each reader, which may change its own copies."""
-    if not taken:
-        return [SourceRows(waits=True) for _ in readers]
-    own = [taken, *([own_element(element) for element in taken] for _ in readers[1:])]
-    return [checked(reader, elements, None, limit) for reader, elements in zip(readers, own, strict=True)]
-
-
-def _seekable_batches(
-    readers: Sequence[Stage],
-    data: SeekableSource,
-    position: LocalPosition | SourcePosition,
-    size: int,
-    limit: Limit | None,
-    first: int | None,
-) -> Iterator[list[SourceRows]]:
-    if position.source is not None:
-        data.seek(position.source)
-    elif position.rows:
-        raise CheckpointError(
-            f"the checkpoint has consumed {position.rows} rows of a source without positions, and "
-            f"{type(data).__name__} resumes from positions of its own; give the source that it has read, or start from "
-            "a new checkpoint"
-        )
-    # A source of tables cuts its batches itself.
-    tables: Any = getattr(data, "batches", None)
-    gives_tables = callable(tables)
-    for taken in tables() if gives_tables else _cut(iter(data), size, first):
-        position.source = data.position()
-        if position.source is None or not _is_plain(position.source):
-            raise DefinitionError(
-                f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot store; "
-                "return plain data: numbers, text, lists, dictionaries"
-            )
-        if gives_tables and taken is not PAUSE:
-            yield [_of_table(stage, taken, limit) for stage in readers]
-        else:
-            yield _for_each(readers, [] if taken is PAUSE else taken, limit)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -328,45 +368,6 @@ def _cut(elements: Iterator[Any], size: int, first: int | None) -> Iterator[list
             return
         yield taken
         wanted, first = size, None
-
-
-def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], list[Any]]:
-    """Return the elements after the first ``count``, and the first and last of the skipped ones.
-
-    Raises:
-        CheckpointError: There are fewer elements.
-    """
-    if isinstance(data, list | tuple):
-        _check_length(min(len(data), count), count)
-        return islice(data, count, None), list(data[: min(ROWS, count)]), list(data[max(0, count - ROWS) : count])
-    elements = iter(data)
-    passed = islice((element_of(element) for element in elements if element is not PAUSE), count)
-    first = list(islice(passed, ROWS))
-    last = deque(first, ROWS)
-    there = len(first)
-    for element in passed:
-        last.append(element)
-        there += 1
-    _check_length(there, count)
-    return elements, first, list(last)
-
-
-def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
-    """Track the consumed rows from the current position of the source.
-
-    Raises:
-        CheckpointError: The source does not begin with the consumed rows.
-    """
-    tracker = Tracker(position.rows, first, last)
-    found = tracker.consumed()
-    if position.digests is not None and position.digests != found:
-        where = "first" if position.digests.first != found.first else "last"
-        raise CheckpointError(
-            f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them "
-            "differ from this source; give the same source from its start, with new rows at its end, or one that "
-            "resumes by itself (keyed.SeekableSource), or start from a new checkpoint"
-        )
-    return tracker
 
 
 def _arrow(data: Any) -> Any:
@@ -424,52 +425,6 @@ class _Pieces:
         return pa.concat_tables(taken)
 
 
-def _passed_rows(pieces: _Pieces, count: int) -> tuple[list[Any], list[Any]]:
-    """Pass rows that earlier runs have consumed, and return the first and the last of them.
-
-    Raises:
-        CheckpointError: There are fewer rows.
-    """
-    first: list[Any] = []
-    last: deque[Any] = deque(maxlen=ROWS)
-    there = 0
-    while there < count:
-        piece = pieces.take(min(count - there, _PASSED))
-        if piece is None:
-            break
-        there += piece.num_rows
-        first += raw_rows(piece.slice(0, max(0, ROWS - len(first))))
-        last.extend(raw_rows(piece.slice(max(0, piece.num_rows - ROWS))))
-    _check_length(there, count)
-    return first, list(last)
-
-
-def _table_batches(
-    readers: Sequence[Stage],
-    tables: tuple[Sequence[str], Iterator[Any]],
-    position: LocalPosition | SourcePosition,
-    size: int,
-    *,
-    keeps: bool,
-    limit: Limit | None,
-    first: int | None,
-) -> Iterator[list[SourceRows]]:
-    columns, parts = tables
-    for stage in readers:
-        for name in _needed(stage):
-            check_column(name, list(columns), stage.name)
-    pieces = _Pieces(parts)
-    begin, last = _passed_rows(pieces, position.rows)
-    tracker = _tracker(position, begin, last) if keeps or position.digests else None
-    wanted = first or size
-    while (batch := pieces.take(wanted)) is not None:
-        if tracker is not None:
-            tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
-            position.digests = tracker.consumed()
-        yield [_of_table(stage, batch, limit) for stage in readers]
-        wanted = size
-
-
 def _needed(stage: Stage) -> tuple[str, ...]:
     """Return the columns of keys and timestamps."""
     timestamp = stage.source.timestamp
@@ -478,29 +433,21 @@ def _needed(stage: Stage) -> tuple[str, ...]:
 
 def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
     """Return a part of a table as the rows of a batch."""
-    source, keys, read = stage.source, stage.keys, batch.num_rows
+    source, read = stage.source, batch.num_rows
+    needs_rows = callable(source.time) or source.watermark.partition_by is not None
     batch, unreadable = without_unreadable(source, stage.name, batch)
     if not batch.num_rows:
-        rows = SourceRows()
+        rows: SourceRows | None = SourceRows()
     elif stage.inputs[0].steps:
-        rows = _table_after_steps(stage, batch, limit) or checked(
-            stage, table_rows(batch), column_times(source, batch), limit
-        )
-    elif isinstance(stage.function, VectorizedFunction):
+        rows = _table_after_steps(stage, batch, limit)
+    elif callable(stage.keys) or (needs_rows and not isinstance(stage.function, VectorizedFunction)):
+        rows = None
+    else:
         from keyed.runtimes.local.table_rows import source_rows
 
         rows = source_rows(stage, batch, limit)
-    elif (
-        callable(keys)
-        or callable(source.time)
-        or source.watermark.partition_by is not None
-        or any(batch.column(name).null_count for name in _needed(stage))
-    ):
+    if rows is None:
         rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
-    else:
-        rows = _table_rows(stage, batch, keys, source.time)
-        if limit is not None and rows.highest is not None and rows.highest > limit():
-            rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
     return attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
 
 
@@ -512,56 +459,19 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
     source, read, timestamp = stage.source, stage.inputs[0], stage.source.time
     if not keeps_tables(read.steps) or callable(timestamp) or source.watermark.partition_by is not None:
         return None
-    rows, times = SourceRows(), None
+    times, highest = None, None
     if timestamp is not None:
         times = event_times(batch.column(timestamp), timestamp)
         if times.null_count:
             return None
-        rows.highest = int(times.to_numpy().max())
-        if limit is not None and rows.highest > limit():
+        highest = int(times.to_numpy().max())
+        if limit is not None and highest > limit():
             return None
     after = transformed(TransformedRows(times, read.before_steps, None, batch), read.steps, stage.name)
     if after.count:
         table = after.table(f"operator {stage.name!r}")
         if any(name in table.column_names and table.column(name).null_count for name in stage.key_columns):
             return None
-    if isinstance(stage.function, VectorizedFunction):
-        made = table_of_rows(after, stage.name)
-    else:
-        made = keyed_rows(read, after, stage.name)
-    made.highest = rows.highest
-    return made
-
-
-def _check_length(there: int, consumed: int) -> None:
-    """Check that a source still has the rows that earlier runs have consumed.
-
-    Raises:
-        CheckpointError: The source is shorter: it is another one, or has only new rows.
-    """
-    if there < consumed:
-        raise CheckpointError(
-            f"the checkpoint has consumed {consumed} rows of the source, which has only {there}; give the same source "
-            "from its start, with new rows at its end, or start from a new checkpoint"
-        )
-
-
-def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
-    """Return rows of a table without bad rows, in the order in which they run."""
-    from keyed.arrow.event_times import event_times, time_order
-    from keyed.table_state.batches import check_key_types, first_key
-
-    check_key_types(batch, keys, stage.name)
-    times, highest = None, None
-    if timestamp is not None:
-        times = event_times(batch.column(timestamp), timestamp).to_numpy()
-        highest = int(times.max())
-        order = time_order(times) if stage.order != "arrival" else None
-        if order is not None:
-            batch, times = batch.take(order), times[order]
-    return SourceRows(
-        lambda: table_chunks(batch, keys, times),
-        read=batch.num_rows,
-        highest=highest,
-        key_type=key_type(first_key(batch, keys)),
-    )
+    rows = transformed_rows(read, after, stage.name, vectorized=isinstance(stage.function, VectorizedFunction))
+    rows.highest = highest
+    return rows

@@ -1,4 +1,4 @@
-"""Rows for vectorized operators in the local runtime, as one Arrow table per batch."""
+"""Rows of tables in the local runtime, and rows for vectorized operators, as one Arrow table per batch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.arrow.event_times import event_times, highest_by_partition
-from keyed.arrow.read import table_rows
+from keyed.arrow.event_times import event_times, highest_by_partition, time_order
+from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.write import table_of
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.schemas import Schema, schema_of
 from keyed.codec.keys import key_type
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.job.graph import Input, Port, Stage
+from keyed.job.graph import Port, Stage
 from keyed.job.operators import OperatorSpec
-from keyed.job.transforms import Transform
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, combines
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction, combines
 from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import (
     Limit,
@@ -30,50 +29,68 @@ from keyed.runtimes.local.local_rows import (
     check_column,
     checked,
     column_times,
-    table_of_rows,
     timestamp_of,
 )
-from keyed.runtimes.transforming import TransformedRows, transformed
-from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
+from keyed.table_state.batches import (
+    check_key_types,
+    check_keys,
+    combined,
+    first_key,
+    group_indices,
+    in_time_order,
+    timestamped,
+)
 
 #: Exceptions for an element that does not fit the columns of a table.
 _MISFITS = (KeyedError, pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRows:
-    """Return a batch from a source that is a table.
+    """Return a batch from a source that is a table: as a table for a vectorized function, else in chunks.
 
     Args:
         stage: The first stage, whose keys are columns.
         table: The rows.
         limit: The limit of timestamps.
     """
-    timestamp = stage.source.time
-    assert not callable(stage.keys)
+    source, keys = stage.source, stage.key_columns
+    timestamp = source.time
     times: Any = None
     if callable(timestamp):
         times = pa.array([timestamp_of(timestamp(row)) for row in table_rows(table)], pa.int64())
     elif timestamp is not None:
         times = event_times(table.column(timestamp), timestamp)
-    good = np.ones(table.num_rows, dtype="bool")
-    for column in [*map(table.column, stage.keys), *([] if times is None else [times])]:
+    latest = MAX_TIMESTAMP if limit is None else limit()
+    good: Any = np.ones(table.num_rows, dtype="bool")
+    for column in [*map(table.column, keys), *([] if times is None else [times])]:
         if column.null_count:
             good &= np.asarray(column.is_valid())
     if times is not None and limit is not None:
-        good &= times.fill_null(MIN_TIMESTAMP).to_numpy() <= limit()
+        good &= times.fill_null(MIN_TIMESTAMP).to_numpy() <= latest
     rows = SourceRows(read=table.num_rows)
     if not good.all():
         bad = table.filter(~good)
-        rows.bad = checked(stage, table_rows(bad), column_times(stage.source, bad), limit).bad
-        table = table.filter(good)
-        times = None if times is None else times.filter(pa.array(good))
+        refused = checked(stage, table_rows(bad), column_times(source, bad), lambda: latest)
+        rows.bad, rows.reasons = refused.bad, refused.reasons
+        table, times = table.filter(good), None if times is None else times.filter(pa.array(good))
+        if not table.num_rows:
+            return rows
     if times is not None:
         rows.highest = pc.max(times).as_py()
-        if (name := stage.source.watermark.partition_by) is not None:
+        if (name := source.watermark.partition_by) is not None:
             check_column(name, table.column_names, stage.name)
             rows.by_partition = highest_by_partition(table.column(name), times)
-        table = table.append_column(TIMESTAMP_COLUMN, times)
-    rows.table = lambda: table
+    if isinstance(stage.function, VectorizedFunction):
+        table = table if times is None else table.append_column(TIMESTAMP_COLUMN, times)
+        rows.table = lambda: table
+        return rows
+    check_key_types(table, keys, stage.name)
+    numbers: Any = None if times is None else times.to_numpy()
+    order = None if numbers is None or stage.order == "arrival" else time_order(numbers)
+    if order is not None:
+        table, numbers = table.take(order), numbers[order]
+    rows.chunks = lambda: table_chunks(table, keys, numbers)
+    rows.key_type = key_type(first_key(table, keys))
     return rows
 
 
@@ -96,41 +113,6 @@ def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) 
         where = f"operator {output.stage.name!r}, {what}"
         rows.table = lambda: _table(emitted.values, times, output.schema, where)
     return rows
-
-
-def rows_after_tables(
-    emitted: EmittedTables, schema: Schema | None, read: Input, operator: str, *, timed: bool
-) -> SourceRows:
-    """Return an output of an upstream stage after functions of tables.
-
-    Args:
-        emitted: The emitted tables.
-        schema: The declared columns of the output.
-        read: The input with the functions.
-        operator: Name of the operator that reads it.
-        timed: True if the stream has event time.
-    """
-    after = after_tables(emitted, schema, read.steps, operator, timed=timed)
-    return SourceRows() if after is None else table_of_rows(after, operator)
-
-
-def after_tables(
-    emitted: EmittedTables, schema: Schema | None, steps: Sequence[Transform], operator: str, *, timed: bool
-) -> TransformedRows | None:
-    """Return emitted tables after functions of tables; ``None`` without rows.
-
-    Args:
-        emitted: The emitted tables.
-        schema: The declared columns of the output.
-        steps: The functions.
-        operator: Name of the operator that reads or made the rows.
-        timed: The functions get the event times, and the result has them.
-    """
-    if not emitted.tables:
-        return None
-    table = pa.concat_tables([timestamped(each) for each in emitted.tables], promote_options="default")
-    times = table.column(TIMESTAMP_COLUMN).combine_chunks() if timed else None
-    return transformed(TransformedRows(times, schema, None, table.drop_columns([TIMESTAMP_COLUMN])), steps, operator)
 
 
 def routed(

@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -36,9 +36,6 @@ from keyed.runtimes.spark.checkpoint.source_files import put_files
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import COMMITS_FOLDER
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 _NAME, _VERSION = "keyed-begin", 1
@@ -188,27 +185,6 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
         CorruptionError: The record is damaged, or of another version.
     """
     return _decode(folder.read(_NAME), folder.path)
-
-
-def begun(session: SparkSession, checkpoint: str) -> Begin:
-    """Return the record of a query over Spark Connect, whose checkpoint only the server reaches.
-
-    Its sinks depend on it.
-
-    Raises:
-        CheckpointError: The server cannot read the checkpoint.
-    """
-    from pyspark.errors import AnalysisException, PySparkException
-
-    try:
-        rows = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
-        return Begin()
-    except PySparkException as error:
-        raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
-    return _decode(bytes(rows[0].content) if rows else None, checkpoint) or Begin()
 
 
 def take_position(folder: CheckpointFolder, record: Begin) -> Begin:

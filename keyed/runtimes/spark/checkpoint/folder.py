@@ -24,11 +24,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import attrs
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 _VERSION = "v1"
 #: Characters of a path that Spark's readers would interpret.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
@@ -80,8 +81,8 @@ def spark_path(session: SparkSession, path: str) -> str:
     return path
 
 
-def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
-    """Return the files of a checkpoint of a session's query; ``None`` if this program cannot reach them.
+def checkpoint_folder(session: SparkSession, path: str) -> CheckpointFolder:
+    """Return the files of a checkpoint of a session's query, for reading alone if only Spark's server reaches them.
 
     Args:
         session: The session.
@@ -90,21 +91,15 @@ def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
     Raises:
         CheckpointError: Spark has no file system for the path.
     """
-    if is_remote(session):
-        folder = open_checkpoint(path)
-        return folder if folder is not None and _is_shared(session, path) else None
-    folder = open_checkpoint(path) if is_here(session) else None
-    if folder is not None:
+    folder = open_checkpoint(path)
+    if folder is not None and (_is_shared(session, path) if is_remote(session) else is_here(session)):
         return folder
+    if is_remote(session):
+        return CheckpointFolder(path, _ReadFiles(session), path.rstrip("/"))
     try:
         return CheckpointFolder(path, _SparkFiles(session, path), path.rstrip("/"))
     except OSError as error:
         raise CheckpointError(f"Spark cannot open the file system of the checkpoint {path}: {error}") from error
-
-
-def readable(session: SparkSession, path: str) -> CheckpointFolder:
-    """Return the files of a checkpoint that this program does not reach, for reading: queries of Spark read them."""
-    return CheckpointFolder(path, _ReadFiles(session), path.rstrip("/"))
 
 
 def _is_shared(session: SparkSession, path: str) -> bool:
@@ -307,18 +302,18 @@ class CheckpointFolder:
     _files: _LocalFiles | _SparkFiles | _ReadFiles
     _root: str
 
+    @property
+    def is_writable(self) -> bool:
+        """True if this program can write them."""
+        return not isinstance(self._files, _ReadFiles)
+
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, ``None`` if there is none.
 
         Raises:
             CheckpointError: It cannot be read.
         """
-        try:
-            return self._files.read(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._failed("read", name, error) from error
+        return self._call("read", name, self._files.read, None)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder of the checkpoint.
@@ -326,12 +321,15 @@ class CheckpointFolder:
         Raises:
             CheckpointError: It cannot be read.
         """
-        try:
-            return self._files.names(f"{self._root}/{folder}")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._failed("read", folder, error) from error
+        return self._call("read", folder, self._files.names, [])
+
+    def numbers(self, folder: str) -> list[int]:
+        """Return the numbers that are names of files in a folder of the checkpoint, mostly of batches.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        return [int(name) for name in self.names(folder) if name.isdigit()]
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file atomically.
@@ -350,12 +348,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: It cannot be deleted.
         """
-        try:
-            self._files.delete(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._failed("delete", name, error) from error
+        self._call("delete", name, self._files.delete, None)
 
     def offsets(self, batch: int) -> list[str] | None:
         """Return the lines of the sources after a batch, ``None`` if they were removed.
@@ -391,7 +384,7 @@ class CheckpointFolder:
 
     def last_commit(self) -> int | None:
         """Return the id of the last completed batch."""
-        return max((int(name) for name in self.names("commits") if name.isdigit()), default=None)
+        return max(self.numbers("commits"), default=None)
 
     def check_location(self, *, ticks: bool) -> None:
         """Check that Spark finds the files of the checkpoint where it has stored that they are.
@@ -432,7 +425,7 @@ class CheckpointFolder:
         )
         in_urls = quote(present, safe="/:@").encode()
         in_texts = json.dumps(present)[1:-1].encode()
-        sources = (len(self.offsets(int(name)) or ()) for name in self.names("offsets") if name.isdigit())
+        sources = (len(self.offsets(batch) or ()) for batch in self.numbers("offsets"))
         for source in range(max(sources, default=0)):
             self._correct(f"sources/{source}", _OWN_FILE, in_urls)
         operators = list(takewhile(self.names, map("state/{}/_metadata/v2".format, count())))
@@ -450,8 +443,7 @@ class CheckpointFolder:
 
     def _locations(self) -> tuple[str, str, str]:
         """Return where the checkpoint was written, where it is, and where its schema is; empty if unknown."""
-        batches = [int(name) for name in self.names("state/0/_metadata/v2") if name.isdigit()]
-        name = f"state/0/_metadata/v2/{max(batches, default=0)}"
+        name = f"state/0/_metadata/v2/{max(self.numbers('state/0/_metadata/v2'), default=0)}"
         stored = _STATE_SCHEMA.search((self.read(name) or b"").decode(errors="replace"))
         if stored is None:
             return "", "", ""
@@ -473,6 +465,15 @@ class CheckpointFolder:
         except OSError:
             return False
         return True
+
+    def _call(self, what: str, name: str, call: Callable[[str], _Result], missing: _Result) -> _Result:
+        """Return the result of a call with the path of a file or folder, another one if it does not exist."""
+        try:
+            return call(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return missing
+        except OSError as error:
+            raise self._failed(what, name, error) from error
 
     def _failed(self, what: str, name: str, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot {what} {name} of the checkpoint {self.path}: {error}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -25,7 +25,7 @@ from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import read_begin
-from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
+from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperator, committed_metas, for_groups
 from keyed.runtimes.spark.group_ids import group_ids
@@ -76,10 +76,12 @@ def spark_flush(
         raise OperatorChanged(
             f"the checkpoint {checkpoint} has no operator {min(unknown)!r}; it has {sorted(operators.values())}"
         )
-    targets = _targets(operators, changelogs)
-    _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
+    for operator, name in operators.items():
+        if name in changelogs:
+            changelogs[name].prepare(name, operator.parallelism)
+    _log_position(session, checkpoint, metas, changelogs)
     waiting = {meta.operator: 1 + meta.commit - meta.unexported()[0].sequence for meta in metas.values()}
-    return _export_all(session, checkpoint, operators, targets, waiting)
+    return export_last(session, checkpoint, operators, changelogs, waiting)
 
 
 def export_last(
@@ -101,25 +103,11 @@ def export_last(
     Returns:
         As `spark_flush`.
     """
-    return _export_all(session, checkpoint, operators, _targets(operators, changelogs), waiting)
-
-
-def _targets(operators: Mapping[StateOperator, str], changelogs: Mapping[str, Changelog]) -> dict[str, _Target]:
-    return {
+    chosen = {operator: name for operator, name in operators.items() if name in changelogs}
+    targets = {
         name: _Target(changelogs[name], changelogs[name].prepare(name, operator.parallelism).log_id)
-        for operator, name in operators.items()
-        if name in changelogs
+        for operator, name in chosen.items()
     }
-
-
-def _export_all(
-    session: SparkSession,
-    checkpoint: str,
-    operators: Mapping[StateOperator, str],
-    targets: Mapping[str, _Target],
-    waiting: Mapping[str, int],
-) -> dict[str, int]:
-    chosen = {operator: name for operator, name in operators.items() if name in targets}
     done: dict[tuple[str, int], Any] = {}
     for changes in (waiting, {}):
         missing = [
@@ -128,7 +116,7 @@ def _export_all(
             if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]
         if missing:
-            results = for_groups(session, checkpoint, missing, _exporting(targets, changes), _RESULT)
+            results = for_groups(session, checkpoint, missing, partial(_export_group, targets, changes), _RESULT)
             done |= {(row.name, row.keygroup): row for row in results if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
@@ -148,7 +136,7 @@ def _log_position(
         if meta.operator in changelogs:
             reader = changelogs[meta.operator].reader(meta.group)
             check_changelog(reader, meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
-    folder = reached(session, checkpoint) or readable(session, checkpoint)
+    folder = checkpoint_folder(session, checkpoint)
     record = read_begin(folder)
     # The checkpoint does not have it yet if a restored query was killed right after its first batch.
     if record is not None and record.sources is None:
@@ -171,20 +159,17 @@ class _NotEnoughError(Exception):
     """The records of the last batches are not sufficient to export them."""
 
 
-def _exporting(
-    targets: Mapping[str, _Target], changes: Mapping[str, int]
-) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
-    def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
-        where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
-        batches = changes.get(meta.operator, 0)
-        with _lazy_store(log, meta, where) as store:
-            try:
-                commit = _export(meta, log, targets[meta.operator], _not_enough if batches else store, where, batches)
-            except _NotEnoughError:
-                return {"name": meta.operator, "commit": meta.commit, "done": False}
-        return {"name": meta.operator, "commit": commit, "done": True}
-
-    return work
+def _export_group(
+    targets: Mapping[str, _Target], changes: Mapping[str, int], meta: GroupMeta, log: GroupLog
+) -> dict[str, Any]:
+    where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+    batches = changes.get(meta.operator, 0)
+    with _lazy_store(log, meta, where) as store:
+        try:
+            commit = _export(meta, log, targets[meta.operator], _not_enough if batches else store, where, batches)
+        except _NotEnoughError:
+            return {"name": meta.operator, "commit": meta.commit, "done": False}
+    return {"name": meta.operator, "commit": commit, "done": True}
 
 
 def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[], Any], where: str, batches: int) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import pyarrow as pa
 
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
@@ -22,7 +23,7 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.segment import decode_row
 from keyed.errors import CheckpointError, ParallelismChanged
-from keyed.runtimes.spark.checkpoint.folder import reached, readable
+from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.session.session_check import checkpoint_settings, is_remote
 from keyed.runtimes.spark.session.ship import archive_for, shipped
@@ -121,34 +122,28 @@ def checked_layout(session: SparkSession, checkpoint: str, count: int | None, *,
     Raises:
         ParallelismChanged: The checkpoint has another number of key groups than the query.
     """
-    meta = _layout(session, checkpoint, here=here)
-    if meta is not None and count is not None and count != meta.parallelism:
-        raise ParallelismChanged(
-            f"the checkpoint {checkpoint} has {meta.parallelism} key groups, and the query has {count}: the number is "
-            f"fixed by a query's first batch; set parallelism={meta.parallelism}, or restore the state into a new "
-            "checkpoint"
-        )
-    return meta
+    from pyspark.errors import PySparkException
 
-
-def _layout(session: SparkSession, checkpoint: str, *, here: bool) -> CheckpointLayout | None:
     folder = local_folder(checkpoint) if here else None
     if folder is not None and not (folder / "commits").is_dir():
         return None
     columns = ("operatorId", "numPartitions", "operatorProperties")
     try:
         rows = session.read.format("state-metadata").load(checkpoint).select(*columns).distinct().collect()
-    except Exception as error:
-        from pyspark.errors import PySparkException
-
+    except PySparkException:
         # There is no other way to check for a checkpoint on a file system that only Spark reaches.
-        if isinstance(error, PySparkException):
-            return None
-        raise
+        return None
     if not rows:
         return None
+    parallelism = max(row.numPartitions for row in rows)
+    if count is not None and count != parallelism:
+        raise ParallelismChanged(
+            f"the checkpoint {checkpoint} has {parallelism} key groups, and the query has {count}: the number is "
+            f"fixed by a query's first batch; set parallelism={parallelism}, or restore the state into a new "
+            "checkpoint"
+        )
     sizes = [_size(row.operatorProperties) for row in sorted(rows, key=lambda row: -row.operatorId)]
-    return CheckpointLayout(max(row.numPartitions for row in rows), tuple(sizes))
+    return CheckpointLayout(parallelism, tuple(sizes))
 
 
 @attrs.frozen
@@ -184,7 +179,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
                 try:
                     frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
                 except Exception:
-                    (reached(session, checkpoint) or readable(session, checkpoint)).check_location(ticks=False)
+                    checkpoint_folder(session, checkpoint).check_location(ticks=False)
                     raise
                 records = frame.where("row = 0").select("record").collect()
             if records:
@@ -224,7 +219,7 @@ def for_groups(
     with settings(session, session_settings):
         rows = _sorted_rows(session, checkpoint, selections)
         try:
-            return rows.mapInArrow(shipped(archive, _working(work, result)), result.ddl).collect()
+            return rows.mapInArrow(shipped(archive, partial(_run, work, result)), result.ddl).collect()
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
             raise_translated(error, f"reading the checkpoint {checkpoint}")
 
@@ -287,22 +282,19 @@ def _size(properties: str) -> int:
 # What the Python workers run ------------------------------------------------------------------------------------------
 
 
-def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Schema) -> Callable[[Any], Iterator[Any]]:
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        schema: Any = arrow_schema(result)
-        rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
-        for (_, keygroup), group in groupby(rows, key=lambda row: row[:2]):
-            numbered = groupby((row[2:] for row in group), key=lambda row: row[0])
-            number, records = next(numbered)
-            assert number == 0, "the meta record comes first"
-            meta = _newest(record for _, record in records)
-            log: Any = _Log(meta, (list(same) for _, same in numbered))
-            done = {"keygroup": keygroup, **work(meta, log)}
-            yield pa.RecordBatch.from_pylist([done], schema=schema)
-
-    return run
+def _run(
+    work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Schema, batches: Iterator[Any]
+) -> Iterator[pa.RecordBatch]:
+    schema: Any = arrow_schema(result)
+    rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    for (_, keygroup), group in groupby(rows, key=lambda row: row[:2]):
+        numbered = groupby((row[2:] for row in group), key=lambda row: row[0])
+        number, records = next(numbered)
+        assert number == 0, "the meta record comes first"
+        meta = _newest(record for _, record in records)
+        log: Any = _Log(meta, (list(same) for _, same in numbered))
+        done = {"keygroup": keygroup, **work(meta, log)}
+        yield pa.RecordBatch.from_pylist([done], schema=schema)
 
 
 class _Log:

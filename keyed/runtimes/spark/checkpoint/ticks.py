@@ -36,16 +36,11 @@ _FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
-def ticks_of(session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> Ticks | None:
-    """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger.
-
-    Args:
-        session: The session.
-        checkpoint: The checkpoint.
-        folder: Its files, if this program reaches them.
-    """
-    last = _last_source(session, checkpoint) if folder is None else _last_source_here(folder)
-    return None if _AT_EACH_TRIGGER.fullmatch(last) else Ticks(session, checkpoint, folder)
+def ticks_of(session: SparkSession, folder: CheckpointFolder) -> Ticks | None:
+    """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger."""
+    # That of the last batch, completed or not.
+    sources = folder.offsets(max(folder.numbers("offsets"), default=0))
+    return None if sources and _AT_EACH_TRIGGER.fullmatch(sources[-1]) else Ticks(session, folder)
 
 
 class Ticks:
@@ -53,21 +48,20 @@ class Ticks:
 
     Args:
         session: The session.
-        checkpoint: The checkpoint.
-        folder: Its files, if this program reaches them.
+        folder: The checkpoint.
 
     Raises:
         CheckpointError: Spark would interpret the path as a pattern.
     """
 
-    def __init__(self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> None:
-        if match := _PATTERN.search(checkpoint):
+    def __init__(self, session: SparkSession, folder: CheckpointFolder) -> None:
+        if match := _PATTERN.search(folder.path):
             raise CheckpointError(
-                f"the checkpoint {checkpoint!r} has {match[0]!r} in its path, which Spark interprets as a pattern when "
-                "it lists the ticks; give a path without it"
+                f"the checkpoint {folder.path!r} has {match[0]!r} in its path, which Spark interprets as a pattern "
+                "when it lists the ticks; give a path without it"
             )
         self._session = session
-        self._path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
+        self._path = f"{folder.path.rstrip('/')}/{_FOLDER}"
         self._folder = folder
         self._has_warned = False
 
@@ -75,14 +69,14 @@ class Ticks:
         """Return the ticks as a stream, once one was written."""
         # Names of ticks are dropped after a day, together with older files.
         reader = self._session.readStream.format("text").option("maxFileAge", "1d")
-        if self._folder is None:
+        if not self._folder.is_writable:
             reader = reader.option("cleanSource", "delete")
         return reader.load(self._path)
 
     def begin(self) -> None:
         """Write the tick with which a query starts."""
-        committed = None if self._folder is None else self._folder.last_commit()
-        if self._folder is not None and committed is not None and (sources := self._folder.offsets(committed)):
+        committed = self._folder.last_commit() if self._folder.is_writable else None
+        if committed is not None and (sources := self._folder.offsets(committed)):
             self.note_offset(len(sources) - 1, sources[-1])
         self.write(STARTS_RUN)
 
@@ -92,7 +86,7 @@ class Ticks:
         Raises:
             CheckpointError: The checkpoint cannot be written.
         """
-        if self._folder is not None:
+        if self._folder.is_writable:
             self._folder.write(f"{_FOLDER}/{random_id()}", f"{text}\n".encode())
         else:
             self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
@@ -105,7 +99,7 @@ class Ticks:
             offset: Their offset in Spark's log.
         """
         match = _FILE_OFFSET.search(offset)
-        if self._folder is None or match is None:
+        if match is None or not self._folder.is_writable:
             return
         batch = int(match[1])
         for name in (f"sources/{source}/{batch}", f"sources/{source}/{batch}.compact"):
@@ -125,22 +119,3 @@ class Ticks:
                     name.rpartition("/")[2],
                     len(lines),
                 )
-
-
-def _last_source_here(folder: CheckpointFolder) -> str:
-    """Return the offset of the last source after the last batch, completed or not; empty before the first."""
-    batches = [int(name) for name in folder.names("offsets") if name.isdigit()]
-    sources = folder.offsets(max(batches)) if batches else None
-    return sources[-1] if sources else ""
-
-
-def _last_source(session: SparkSession, checkpoint: str) -> str:
-    """Return the offset of the last source of some batch, if only Spark reaches the checkpoint; empty before any."""
-    from pyspark.errors import PySparkException
-
-    try:
-        lines = session.read.option("wholetext", "true").text(f"{checkpoint.rstrip('/')}/offsets").first()
-    except PySparkException:
-        # There is no other way to check for a folder on a file system that only Spark reaches.
-        return ""
-    return "" if lines is None else str(lines[0]).rpartition("\n")[2]

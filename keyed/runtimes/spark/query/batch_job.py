@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 from keyed.base.background import Status
@@ -14,9 +15,9 @@ from keyed.job.graph import BoundOutput, Stage
 from keyed.job.options import Options
 from keyed.job.results import RunResult
 from keyed.recovery.cut import cut_of
-from keyed.runtimes.collected import tabled
 from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.metrics_export import MetricsExport
+from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.plan.build import parallelism_of
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.group_marks import marks_of, summed
@@ -58,11 +59,11 @@ class BatchJob(Job):
         """Run to the end of the input."""
         began = time.monotonic()
         status = Status.STARTING
-        self.export.follow(
-            MetricsSource(lambda: None, lambda: {"query_status": status.number, **self.export.statuses()}, lambda: None)
+        self.export.metrics.source = MetricsSource(
+            lambda: None, lambda: {"query_status": status.number, **self.export.statuses()}, lambda: None
         )
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
-        tables = table_now(self._session, streams=False)
+        tables = partial(table_now, self._session, False)
         plan = self._built(lines(self._last), parallelism, end=self._drains, tables=tables)
         # This program writes the outputs, also over Spark Connect.
         mounted = shares_files(self._session) and not self._remote
@@ -83,4 +84,4 @@ class BatchJob(Job):
         self._warn(progress, marks)
         self._warnings.end(of_input=True)
         self.report(progress)
-        return RunResult(self.values({0}), 1, progress.metrics, self.restored, table=tabled(self._outputs))
+        return result_of(self._outputs, range(1), progress.metrics, self.restored)

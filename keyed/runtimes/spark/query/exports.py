@@ -46,26 +46,24 @@ _PUBLISHERS = 16
 class Exports:
     """The changelogs of a query over a checkpoint.
 
-    Entries reach the changelogs only through `export`. It is called at three moments of a batch's life, and exports as
-    much as is safe at each:
+    Entries reach the changelogs at three moments of a batch's life, as far as is safe at each:
 
-    1. ``export(report=...)``, when Spark reports the batch. If Spark has committed it and all key groups have staged
-       it, its position is logged and the staged entries are published.
-    2. ``export(before=...)``, before the next batch is written. The position of the batch is logged; the key groups
-       themselves export its entries in the next batch, if they are not published. With an export interval, both are
-       done for several batches together, when they are due.
-    3. ``export()``, before a query starts and after it has ended, when no next batch runs. The position and the entries
-       of the last committed batch are written, if the changelogs lack them.
+    1. `after_batch`, when Spark reports the batch. If Spark has committed it and all key groups have staged it, its
+       position is logged and the staged entries are published.
+    2. `before_batch`, before the next batch is written. The position of the batch is logged; the key groups themselves
+       export its entries in the next batch, if they are not published. With an export interval, both are done for
+       several batches together, when they are due.
+    3. `flush`, before a query starts and after it has ended, when no next batch runs. The position and the entries of
+       the last committed batch are written, if the changelogs lack them.
 
     No call repeats the work of an earlier one, so all of them are safe after a crash.
 
     Args:
         session: The session.
-        checkpoint: The checkpoint.
-        folder: Its files, which are only read here.
+        folder: The checkpoint, which is only read here.
         changelogs: The changelogs, by operator.
         ticks: True if the last of the query's sources are the ticks.
-        written_here: True if this program calls `export` before each batch; over Spark Connect it cannot, and logs the
+        written_here: True if this program calls `before_batch`; over Spark Connect it cannot, and logs the
             position of a batch at its report.
 
     Raises:
@@ -75,7 +73,6 @@ class Exports:
     def __init__(
         self,
         session: SparkSession,
-        checkpoint: str,
         folder: CheckpointFolder,
         changelogs: Mapping[str, Changelog],
         *,
@@ -83,7 +80,6 @@ class Exports:
         written_here: bool = True,
     ) -> None:
         self._session = session
-        self._checkpoint = checkpoint
         self._folder = folder
         self._changelogs = changelogs
         self._ticks = ticks
@@ -123,7 +119,7 @@ class Exports:
     ) -> StreamingQuery:
         """Start the query whose batches are exported.
 
-        Its first batch may run before ``start`` returns: `export` waits for that if it needs the query.
+        Its first batch may run before ``start`` returns: `before_batch` waits for that if it needs the query.
 
         Args:
             record: The record of the query's start.
@@ -152,28 +148,28 @@ class Exports:
         self._started.set()
         return query
 
-    def export(self, *, before: int | None = None, report: Mapping[str, Any] | None = None) -> None:
-        """Export as much of the newest batch as is safe at this moment (see the class).
-
-        Args:
-            before: Id of the batch that is about to be written: the one before it is exported.
-            report: Spark's report of the batch to export.
+    def before_batch(self, batch: int) -> None:
+        """Export the batch before one that is about to be written.
 
         Raises:
             ChangelogError: A changelog cannot be written, or has another position.
             CheckpointError: The start of the query has failed, or takes too long.
         """
-        if before is not None:
-            self._log_position(before - 1, self._due(before))
-        elif report is not None:
-            self._publish(report)
-        else:
-            try:
+        self._log_position(batch - 1, self._due(batch))
+
+    def flush(self) -> None:
+        """Export the last committed batch, which can no longer be undone, if it has changes.
+
+        Raises:
+            ChangelogError: A changelog cannot be written, or has another position.
+        """
+        try:
+            if self._changelogs:
                 self._export_last()
-            finally:
-                for changelog in self._changelogs.values():
-                    close_positions(changelog)
-            self._flushed = True
+        finally:
+            for changelog in self._changelogs.values():
+                close_positions(changelog)
+        self._flushed = True
 
     def has(self, report: Mapping[str, Any]) -> bool:
         """Return true if the changelogs have the batch of a report, the last one."""
@@ -222,8 +218,12 @@ class Exports:
             with self._logging:
                 self._positions.log(batch, operators)
 
-    def _publish(self, report: Mapping[str, Any]) -> None:
-        """Publish the staged entries of a batch, if all key groups have staged it and Spark has committed it."""
+    def after_batch(self, report: Mapping[str, Any]) -> None:
+        """Publish the staged entries of a batch, if all key groups have staged it and Spark has committed it.
+
+        Raises:
+            ChangelogError: A changelog cannot be written, or has another position.
+        """
         batch, staged = report["batchId"], staged_commits(report)
         publishes = self._publishes and staged.keys() >= self._changelogs.keys()
         if not self._changelogs or (self._written_here and not publishes):
@@ -245,16 +245,13 @@ class Exports:
                 self._published = batch
 
     def _export_last(self) -> None:
-        """Export the last committed batch, which can no longer be undone, if it has changes."""
-        if not self._changelogs:
-            return
         batch = self._folder.last_commit()
         if batch is None or batch == self._published:
             return
         report = self._report(batch)
         if report is None:
             # Not for a batch that this program has run, or whose report it has received.
-            spark_flush(self._session, self._checkpoint, self._changelogs)
+            spark_flush(self._session, self._folder.path, self._changelogs)
         elif not self._was_idle(report):
             self._log_position(batch)
             # Spark numbers its operators from the last one.
@@ -263,7 +260,7 @@ class Exports:
                 for number, line in enumerate(reversed(self._lines))
                 for place, name in enumerate(line)
             }
-            export_last(self._session, self._checkpoint, last, self._changelogs, waiting_batches(report))
+            export_last(self._session, self._folder.path, last, self._changelogs, waiting_batches(report))
 
     def _was_idle(self, report: Mapping[str, Any]) -> bool:
         """Return true if a batch with only a tick has done nothing except export the batch before it."""
@@ -296,7 +293,7 @@ class Exports:
         """
         if not self._started.wait(_START):
             raise CheckpointError(
-                f"the query on the checkpoint {self._checkpoint} has run a batch, and its start has not completed in "
+                f"the query on the checkpoint {self._folder.path} has run a batch, and its start has not completed in "
                 f"{_START:g} s; start it again"
             )
         assert self._query is not None
@@ -304,7 +301,7 @@ class Exports:
         commits = operator_commits(report) if report is not None else {}
         if commits.keys() >= self._changelogs.keys():
             return commits
-        metas = committed_metas(self._session, self._checkpoint).values()
+        metas = committed_metas(self._session, self._folder.path).values()
         for meta in metas:
             if meta.operator in self._changelogs:
                 reader = self._changelogs[meta.operator].reader(meta.group)

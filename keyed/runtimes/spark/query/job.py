@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ class Job:
         #: The export of the metrics of a run.
         self.export = MetricsExport(last, options) if export is None else export
         self._last = last
+        #: The names of all operators.
+        self.operators = [stage.name for stage in last.chain]
         self._outputs = outputs
         self._session = session_of(last)
         for bound in outputs:
@@ -79,27 +82,12 @@ class Job:
         self._counting = Lock()
         #: The operators with a logged bad row.
         self._bad: set[str] = set()
-        self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
-
-    @property
-    def name(self) -> str:
-        """The name of the last operator."""
-        return self._last.name
-
-    @property
-    def operators(self) -> list[str]:
-        """The names of all operators."""
-        return [stage.name for stage in self._last.chain]
+        self.title = f"the query {' → '.join(map(repr, self.operators))}"
 
     @property
     def restored(self) -> Restored | None:
         """The batch and position from which this program restores the query."""
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), with_position=False)
-
-    def values(self, batches: Collection[int]) -> list[Any]:
-        """Return the values of the collecting sinks from these batches."""
-        kept = [bound.sink.collected or {} for bound in self._outputs]
-        return [value for each in kept for batch in sorted(batches) for value in each.get(batch, ())]
 
     def report(self, progress: Progress) -> None:
         """Call ``on_progress`` for a committed batch, and ``on_restore`` for the first one of a restored query."""
@@ -192,7 +180,7 @@ class Job:
             [[each] for each in self._last.chain],
             parallelism_of(self._last) or partitions_of(self._session),
             end=not self._last.source.data.isStreaming,
-            tables=table_now(self._session, streams=self._last.source.data.isStreaming),
+            tables=partial(table_now, self._session, self._last.source.data.isStreaming),
             first_batch=0 if self._cut is None else self._cut.sequence,
         )
         return plan.routes[0].frame(plan.frame)

@@ -6,13 +6,13 @@ connection, and the query could not be stopped over it. The second signal ends t
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import attrs
+
+from keyed.runtimes.stop_signals import handled_signals
 
 
 class Stopped(SystemExit, KeyboardInterrupt):
@@ -29,7 +29,7 @@ class Signals:
 
     received: int | None = None
 
-    def note(self, number: int, _: object) -> None:
+    def note(self, number: int) -> None:
         """Record a signal."""
         if self.received is not None:
             raise Stopped(128 + number)
@@ -52,31 +52,17 @@ def noted_signals() -> Iterator[Signals]:
         Stopped: At the end, if one was received.
     """
     if threading.current_thread() is not threading.main_thread():
-        # Python delivers signals to the main thread.
         yield Signals()
         return
     if _noting:
         yield _noting[-1]
         return
     signals = Signals()
-    handlers: dict[int, Any] = {
-        number: signal.signal(number, signals.note)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if _is_usual(number, signal.getsignal(number))
-    }
     _noting.append(signals)
     try:
-        yield signals
+        with handled_signals(signals.note):
+            yield signals
     finally:
         _noting.pop()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     if signals.received is not None:
         raise signals.stopped()
-
-
-def _is_usual(number: int, handler: Any) -> bool:
-    """Return true if a handler is Python's default, or the one of a Spark session."""
-    if number == signal.SIGTERM:
-        return bool(handler == signal.SIG_DFL)
-    return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

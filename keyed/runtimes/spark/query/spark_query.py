@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.base.background import Status
@@ -17,10 +17,10 @@ from keyed.job.graph import BoundOutput, Port, Stage
 from keyed.job.options import Options
 from keyed.job.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.recovery.cut import Cut, with_cut
-from keyed.runtimes.collected import tabled
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kept_tables import KeptTables, kept_tables
-from keyed.runtimes.metrics_export import exported_metrics
+from keyed.runtimes.kept_tables import KeptTables
+from keyed.runtimes.metrics_export import MetricsExport
+from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import has_lost_jvm, has_no_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import Job
@@ -48,12 +48,12 @@ def dataframe(output: Port) -> DataFrame:
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run all available input through a chain, and return when it is done."""
     if not last.source.data.isStreaming:
-        with exported_metrics(last, options, stay=False) as export:
+        with closing(MetricsExport(last, options)) as export:
             return BatchJob(last, outputs, options, export).run()
     with (
-        exported_metrics(last, options, stay=False) as export,
-        _released(StreamJob(last, outputs, options, export)) as job,
-        kept_tables(last, options, stay=False) as kept,
+        closing(MetricsExport(last, options)) as export,
+        closing(StreamJob(last, outputs, options, export)) as job,
+        KeptTables(last, options) as kept,
         noted_signals(),
     ):
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
@@ -70,9 +70,9 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         job.flush()
         job.end_warnings((), of_input=True)
         kept.finish()
-    values, result = job.values(query.batches), tabled(outputs)
+    job.fetch_values(query.batches)
     metrics = {} if query.progress is None else query.progress.metrics
-    return RunResult(values, len(query.batches), metrics, job.restored, kept.read, result)
+    return result_of(outputs, query.batches, metrics, job.restored, kept.read)
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:
@@ -81,27 +81,19 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         raise DefinitionError("drain=True is for run(...): stop the query, then run it with drain=True")
     if not last.source.data.isStreaming:
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
-    with exported_metrics(last, options, stay=True) as export:
-        job = StreamJob(last, outputs, options, export)
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
-    try:
-        with kept_tables(last, options, stay=True) as kept, noted_signals() as signals:
+    with ExitStack() as stack:
+        export = stack.enter_context(closing(MetricsExport(last, options)))
+        job = stack.enter_context(closing(StreamJob(last, outputs, options, export)))
+        kept = stack.enter_context(KeptTables(last, options))
+        with noted_signals() as signals:
             query = SparkQuery(job, trigger, after=_restored(job), kept=kept)
             job.leave_to(query.query)
             if signals.received is not None:
                 query.leave()
-            return query
-    except BaseException:
-        job.release()
-        raise
-
-
-@contextmanager
-def _released(job: StreamJob) -> Iterator[StreamJob]:
-    try:
-        yield job
-    finally:
-        job.release()
+        # The query ends them.
+        stack.pop_all()
+        return query
 
 
 def _restored(job: StreamJob) -> SparkQuery | None:
@@ -163,7 +155,7 @@ class SparkQuery(Shown):
         #: Spark's last report of a batch that the export of metrics has.
         self._exported_report: Mapping[str, Any] | None = None
         self.query, self._writer, self._ticker = job.start(trigger, end=end, ticks_alone=ticks_alone, ended=ended)
-        job.export.follow(MetricsSource(self._add_metrics, self._statuses, self._is_exported))
+        job.export.metrics.source = MetricsSource(self._add_metrics, self._statuses, self._is_exported)
         if self._ticker is not None:
             self._ticker.work.start()
 
@@ -173,7 +165,7 @@ class SparkQuery(Shown):
         return self._job.restored
 
     def __repr__(self) -> str:
-        return shown_query(self._job.name, self._progress, self.status, self._retried_error)
+        return shown_query(self._job.operators[-1], self._progress, self.status, self._retried_error)
 
     @property
     def status(self) -> Status:
@@ -278,7 +270,7 @@ class SparkQuery(Shown):
             elif self._kept is not None:
                 self._kept.leave()
         finally:
-            self._job.release()
+            self._job.close()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query, after which its last batch is exported to its changelogs.
@@ -299,7 +291,7 @@ class SparkQuery(Shown):
             try:
                 self._flush()
             finally:
-                self._job.release()
+                self._job.close()
         return ended
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -384,7 +376,7 @@ class SparkQuery(Shown):
                 _log.error("%s failed", self._job.title, exc_info=failure)
         if self._kept is not None:
             self._kept.leave()
-        self._job.release()
+        self._job.close()
 
     def _lost(self, error: Exception) -> None:
         """Log that the JVM has ended, unless the program waits for the query, and release its resources."""
@@ -393,7 +385,7 @@ class SparkQuery(Shown):
                 _log.error("%s", jvm_ended(self._job.title))
             if self._kept is not None:
                 self._kept.leave()
-        self._job.release()
+        self._job.close()
 
     def _raise(self, error: Exception) -> NoReturn:
         """Raise the error of the query, translated to that of the worker or sink."""

@@ -221,9 +221,3 @@ def _spark_id(session: SparkSession, checkpoint: str) -> str:
 def _shown(sink: Sink) -> str:
     """Return the name of a sink for messages."""
     return sink.title.replace("the function", "the sink")
-
-
-def collected(frame: DataFrame) -> list[Any]:
-    """Return the rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
-    # Bad rows may have values that Python cannot represent.
-    return raw_rows(frame.toArrow())

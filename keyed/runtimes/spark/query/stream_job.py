@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,9 +20,9 @@ from keyed.job.results import Progress, Restored
 from keyed.recovery.cut import Cut
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
-from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, defined_states, take_position
+from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, defined_states, read_begin, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
-from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
+from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
@@ -31,7 +31,7 @@ from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.group_marks import group_marks, summed
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
-from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, collected
+from keyed.runtimes.spark.query.spark_sinks import FolderSink, FrameBatch, Writer
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.session_check import checkpoint_settings
@@ -50,7 +50,7 @@ class StreamJob(Job):
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
         options: The user's options.
-        export: The export of its metrics, which ends when the job is released.
+        export: The export of its metrics, which ends when the job is closed.
 
     Attributes:
         points: The pending restore points of the operators, by name: see `begin_at`.
@@ -98,14 +98,14 @@ class StreamJob(Job):
         try:
             self._resolve_start(options)
         except BaseException:
-            self.release()
+            self.close()
             raise
 
     def _resolve_start(self, options: Options) -> None:
         """Determine the start of the query, while the lease keeps other queries from changing it."""
         last = self._last
-        self._folder = reached(self._session, self._checkpoint)
-        if self._folder is not None:
+        self._folder = checkpoint_folder(self._session, self._checkpoint)
+        if self._folder.is_writable:
             record = begin(self._folder, self.points, ticks=last.ticks, states=defined_states(last.chain))
         elif self.points:
             raise DefinitionError(
@@ -115,15 +115,15 @@ class StreamJob(Job):
                 "the position in the source"
             )
         else:
-            record = begun(self._session, self._checkpoint)
+            # Its sinks depend on it.
+            record = read_begin(self._folder)
         self._begin = record or Begin()
         if record is not None:
             # It was restored before.
             self.points = {}
         self._exports = Exports(
             self._session,
-            self._checkpoint,
-            self._folder or readable(self._session, self._checkpoint),
+            self._folder,
             self._changelogs,
             ticks=last.ticks,
             written_here=self.writes_here,
@@ -133,8 +133,8 @@ class StreamJob(Job):
         """Allow another query to take over the checkpoint once this one has ended, whether or not it was stopped."""
         self._started = query
 
-    def release(self) -> None:
-        """Release the checkpoint for other queries, once this one has ended."""
+    def close(self) -> None:
+        """Release the checkpoint for other queries, once this one has ended. Closing again does nothing."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback.close()
@@ -162,7 +162,6 @@ class StreamJob(Job):
 
     def begin_at(self, cut: Cut) -> None:
         """Make the key groups load the state of a cut in their first batch."""
-        assert self._folder is not None
         self._begin = begin_at(self._folder, cut, ticks=self._last.ticks, states=defined_states(self._last.chain))
         self._cut = cut
 
@@ -173,14 +172,13 @@ class StreamJob(Job):
 
     def take_position(self) -> None:
         """Make the query's sources resume at the position of the earlier query."""
-        assert self._folder is not None
         self._begin = take_position(self._folder, self._begin)
 
     def flush(self) -> None:
         """Export the last batch, which can no longer be undone."""
         if self._tables is not None:
             self._tables.tidy()
-        self._exports.export()
+        self._exports.flush()
 
     def start(
         self,
@@ -201,13 +199,13 @@ class StreamJob(Job):
         Returns:
             The query, the writer of its outputs, and its ticker if the program does not wait for it.
         """
-        ticks = None
+        ticks, folder = None, self._folder
         if self._last.ticks and not ticks_alone:
-            ticks = ticks_of(self._session, self._checkpoint, self._folder)
-        if self._folder is None:
-            readable(self._session, self._checkpoint).check_location(ticks=ticks is not None)
+            ticks = ticks_of(self._session, folder)
+        if folder.is_writable:
+            folder.relocate()
         else:
-            self._folder.relocate()
+            folder.check_location(ticks=ticks is not None)
         if ticks is not None:
             ticks.begin()
         declared = parallelism_of(self._last)
@@ -215,8 +213,8 @@ class StreamJob(Job):
         parallelism = declared or partitions_of(self._session) if layout is None else layout.parallelism
         together = lines(self._last, None if layout is None else layout.sizes)
         tick_files = None if ticks is None else ticks.frame()
-        last = self._folder.last_commit() if self._folder is not None else None
-        tables = self._tables = TableFiles(self._session, self._checkpoint, self._folder, tables_in(self._last))
+        last = folder.last_commit() if folder.is_writable else None
+        tables = self._tables = TableFiles(self._session, folder, tables_in(self._last))
         tables.write_changed()
         plan = self._built(
             together,
@@ -231,7 +229,7 @@ class StreamJob(Job):
         )
         writer = self._writer(plan, restores=self._cut is not None and last is None)
         first = 0 if last is None else last + 1
-        writer.repeats = None if self._folder is None else str(first) in self._folder.names("offsets")
+        writer.repeats = first in folder.numbers("offsets") if folder.is_writable else None
         # If this program cannot reach the checkpoint, the query's id is known once Spark has started it.
         if self._here and not self._remote and not writer.restores:
             writer.claim(self._session, first)
@@ -260,14 +258,13 @@ class StreamJob(Job):
         """True if this process writes the batches, and not the server of Spark Connect."""
         return not self._remote
 
-    def values(self, batches: Collection[int]) -> list[Any]:
-        """Return the values of the collecting sinks from these batches."""
+    def fetch_values(self, batches: Iterable[int]) -> None:
+        """Give the collecting sinks the values of these batches, which a server of Spark Connect has written."""
         for number, bound in enumerate(self._outputs):
             if bound.sink.collected is not None and self._remote:
                 for batch in batches:
                     frame = self._session.read.parquet(batch_folder(self._collecting(number), batch))
-                    bound.sink.collected[batch] = collected(frame)
-        return super().values(batches)
+                    bound.sink.collected[batch] = FrameBatch(frame).rows
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
         """Convert Spark's progress of a batch, and log warnings about it."""
@@ -288,7 +285,7 @@ class StreamJob(Job):
     def log_position(self, report: Mapping[str, Any]) -> None:
         """Log the position of a batch over Spark Connect, where no call of this program precedes the next batch."""
         if self._remote:
-            self._exports.export(report=report)
+            self._exports.after_batch(report)
 
     def is_exported(self, report: Mapping[str, Any]) -> bool | None:
         """Return true if the changelogs have the batch of a report, Spark's last one; ``None`` if there are none."""
@@ -321,7 +318,7 @@ class StreamJob(Job):
             ]
         else:
             assert self._tables is not None
-            before = [self._tables.before_batch, lambda batch: self._exports.export(before=batch)]
+            before = [self._tables.before_batch, self._exports.before_batch]
         return Writer(
             plan.routes,
             sinks,

@@ -8,7 +8,7 @@ version, and the rows as an Arrow IPC stream. Versions that were replaced before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -33,23 +33,20 @@ def tables_in(last: Stage) -> list[GlobalTable]:
     return [source.data for source in last.sources if isinstance(source.data, GlobalTable)]
 
 
-def table_now(session: SparkSession, *, streams: bool) -> Callable[[GlobalTable], DataFrame]:
-    """Return a function that converts a table's current content to a DataFrame, for a query without its own checkpoint.
+def table_now(session: SparkSession, streams: bool, table: GlobalTable) -> DataFrame:
+    """Return a table's current content as a DataFrame, for a query without its own checkpoint.
 
     Args:
         session: The session.
-        streams: True if the query is a stream, for which the function raises an error.
+        streams: True if the query is a stream, for which it raises an error.
+        table: The table.
     """
-
-    def frame(table: GlobalTable) -> DataFrame:
-        if streams:
-            raise DefinitionError(
-                f"global table {table.state.name!r}: a stream keeps the versions of a table in its checkpoint, which "
-                "the DataFrame of an output lacks; use run(...) or start(...)"
-            )
-        return _row(session, table, 1, table.version())
-
-    return frame
+    if streams:
+        raise DefinitionError(
+            f"global table {table.state.name!r}: a stream keeps the versions of a table in its checkpoint, which "
+            "the DataFrame of an output lacks; use run(...) or start(...)"
+        )
+    return _row(session, table, 1, table.version())
 
 
 class TableFiles:
@@ -57,21 +54,17 @@ class TableFiles:
 
     Args:
         session: The session.
-        checkpoint: The checkpoint.
-        folder: Its files, if this program reaches them.
+        folder: The checkpoint.
         tables: The tables.
 
     Attributes:
         query: The query, once it has started.
     """
 
-    def __init__(
-        self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, tables: Sequence[GlobalTable]
-    ) -> None:
+    def __init__(self, session: SparkSession, folder: CheckpointFolder, tables: Sequence[GlobalTable]) -> None:
         self.query: StreamingQuery | None = None
         self._session = session
         self._folder = folder
-        self._checkpoint = checkpoint.rstrip("/")
         self._tables = [(table, TableReader(table)) for table in tables]
         self._numbers: dict[str, int] = {}
         for table, reader in self._tables:
@@ -99,14 +92,14 @@ class TableFiles:
     def tidy(self) -> None:
         """Delete the versions that were replaced before the oldest batch that Spark keeps, while it lists no files."""
         report = self.query.lastProgress if self.query is not None and self._tables else None
-        if self._folder is not None and report is not None:
+        if self._folder.is_writable and report is not None:
             # They are deleted later.
             with suppress(CheckpointError):
-                self._tidy(self._folder, report)
+                self._tidy(report)
 
-    def _tidy(self, folder: CheckpointFolder, report: Mapping[str, Any]) -> None:
-        oldest = min(int(name) for name in folder.names("offsets") if name.isdigit())
-        lines = folder.offsets(oldest) or []
+    def _tidy(self, report: Mapping[str, Any]) -> None:
+        folder = self._folder
+        lines = folder.offsets(min(folder.numbers("offsets"))) or []
         for table, _ in self._tables:
             path = f"{_FOLDER}/{table.state.name}"
             there = {name for name in folder.names(path) if name.endswith(".parquet")}
@@ -126,7 +119,7 @@ class TableFiles:
         return reader.parquet(f"{self._path(table)}/*.parquet").select("name", "rows")
 
     def _path(self, table: GlobalTable) -> str:
-        return f"{self._checkpoint}/{_FOLDER}/{table.state.name}"
+        return f"{self._folder.path.rstrip('/')}/{_FOLDER}/{table.state.name}"
 
     def _newest(self, table: GlobalTable) -> tuple[int, str]:
         """Return the number and the digest of the newest version; 0 and an empty text before the first."""

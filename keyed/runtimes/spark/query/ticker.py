@@ -130,7 +130,7 @@ class Ticker:
                 ticks.note_offset(source, offset)
                 self._offset, self._waits = offset, False
             try:
-                self._exports.export(report=report)
+                self._exports.after_batch(report)
                 self._batch, self._unexported = report["batchId"], None
             except Exception as error:  # noqa: BLE001 - ticks come all the same
                 problem, self._unexported = error, report

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.runtimes.local import local_query as query
-from keyed.runtimes.local.source import Arrivals, batches
+from keyed.runtimes.local.source import Arrivals, SourceReader
 from keyed.testing import strategies
 
 LATE = OutputTag("late")
@@ -149,7 +149,7 @@ def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: 
             at = attrs.evolve(position, rows=start)
             arrived = Arrivals()
             if size:
-                [found] = next(batches([stage], at, size, keeps=keeps, limit=limit_of(stage.source)))
+                [found] = next(SourceReader([stage], at, size, keeps, limit_of(stage.source)).batches())
                 arrived = Arrivals({(stage.name, 0): found}, [found.read])
             yield arrived
             start += size

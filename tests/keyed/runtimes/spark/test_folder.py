@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder, open_checkpoint, reached, spark_path
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder, checkpoint_folder, open_checkpoint, spark_path
 from keyed.runtimes.spark.session.spark_session import is_here
 from tests.support.viewfs import mounted
 
@@ -15,7 +15,7 @@ from tests.support.viewfs import mounted
 def folder(request, tmp_path):
     if request.param == "Spark":
         session = request.getfixturevalue("spark")
-        return reached(session, f"{mounted(session, tmp_path)}/ck")
+        return checkpoint_folder(session, f"{mounted(session, tmp_path)}/ck")
     return open_checkpoint(str(tmp_path / "ck") if request.param == "path" else f"file:{tmp_path}/ck")
 
 
@@ -79,7 +79,7 @@ def test_a_default_file_system_in_hadoops_own_settings_is_seen(spark):
 def test_a_scheme_that_spark_lacks_is_named(spark):
     assert open_checkpoint("nosuch://container@account/one") is None
     with pytest.raises(CheckpointError, match=r"nosuch://container@account/one: .*No FileSystem for scheme"):
-        reached(spark, "nosuch://container@account/one")
+        checkpoint_folder(spark, "nosuch://container@account/one")
 
 
 def test_what_cannot_be_read_or_written_is_named(folder, tmp_path):

@@ -133,8 +133,8 @@ def test_offsets_that_spark_writes_in_another_way_are_refused(folder):
 def test_a_batch_does_not_wait_for_ever_for_a_start_that_failed(folder, changelogs, monkeypatch):
     monkeypatch.setattr(exports, "_START", 0.01)
     session = SimpleNamespace(conf={})
-    export = exports.Exports(cast("Any", session), "checkpoint", folder, changelogs, ticks=True)
+    export = exports.Exports(cast("Any", session), folder, changelogs, ticks=True)
     commit(folder, 0, offsets(0), TICK)
     # The batch runs while the start has not ended.
     with pytest.raises(CheckpointError, match=r"its start has not completed in 0.01 s; start it again"):
-        export.start(Begin(), 1, [["a"]], lambda: cast("Any", export.export(before=1)))
+        export.start(Begin(), 1, [["a"]], lambda: cast("Any", export.before_batch(1)))

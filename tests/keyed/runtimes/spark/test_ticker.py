@@ -28,17 +28,16 @@ def newest_batch(log):
 
 
 def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spark, tmp_path, monkeypatch, caplog):
-    export, calls = Exports.export, []
+    after_batch, calls = Exports.after_batch, []
     failure: Exception | None = ChangelogError("the disk is full")
 
-    def failing(self, *, report=None, **moment):
-        if report is not None:
-            calls.append(report["batchId"])
-            if failure is not None:
-                raise failure
-        export(self, report=report, **moment)
+    def failing(self, report):
+        calls.append(report["batchId"])
+        if failure is not None:
+            raise failure
+        after_batch(self, report)
 
-    monkeypatch.setattr(Exports, "export", failing)
+    monkeypatch.setattr(Exports, "after_batch", failing)
     log = keyed.DirectoryChangelog(tmp_path / "log")
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=log)
@@ -81,7 +80,7 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
             raise failures.pop()
         exported.append(report["batchId"])
 
-    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
+    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, after_batch=export)
     writer: Any = SimpleNamespace(written=0)
     ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
     tables: Any = SimpleNamespace(write_changed=lambda: None)
@@ -112,7 +111,7 @@ def test_a_failed_export_has_not_recovered_before_it_is_tried_again(monkeypatch,
 
     # Reading a report takes long, so that the next poll would come long after the next attempt.
     monkeypatch.setattr("keyed.runtimes.spark.query.ticker._PAUSE", 1e9)
-    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
+    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, after_batch=export)
     ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
     ticker = Ticker(
         query := SimpleNamespace(isActive=True),  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def folder_of(path):
 def ticks_of_folder(folder):
     """Where this program reaches the checkpoint, writing and clearing away needs no Spark."""
     session: Any = None
-    return Ticks(session, folder.path, folder)
+    return Ticks(session, folder)
 
 
 class Metronome(KeyedProcessFunction):
@@ -231,7 +231,7 @@ def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
         folder.write("offsets/9", b'v1\n{}\n-\n{"offset":1,"timestamp":1}')
         folder.write("offsets/10", f"v1\n{{}}\n-\n{line}".encode())
     session: Any = None
-    assert (ticks_of(session, str(tmp_path), folder) is not None) is in_files
+    assert (ticks_of(session, folder) is not None) is in_files
 
 
 def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
