@@ -23,6 +23,7 @@ import attrs
 import keyed
 import keyed.rows
 from keyed import AggregateFunction, StateTtl, StateVisibility, TimeDomain, windows
+from keyed.base.closing import Closeable as _Closeable
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
 from keyed.job.streams import BroadcastStream as _BroadcastStream
@@ -788,7 +789,7 @@ class DataStream(_Partial):
         return _Collected(values) if limit is None else values[:limit]
 
 
-class _Collected(Iterator[Any]):
+class _Collected(Iterator[Any], _Closeable):
     """PyFlink's ``CloseableIterator``."""
 
     def __init__(self, values: Iterable[Any]) -> None:
@@ -796,12 +797,6 @@ class _Collected(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._values)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drop the remaining values."""

@@ -4,6 +4,6 @@
   representations. `ids`: random identities. `extras`: optional packages.
 - `schemas`: the columns of outputs, in any form they are declared in. `column_types`: types as text.
 - `sources`: the protocol of sources, and what a source may yield.
-- `background`: threads beside the rows, their status, errors and end. `private_files`: files that others cannot read.
-  `lease`: a lock on a file or folder.
+- `background`: threads beside the rows, their status, errors and end. `closing`: objects that are closed.
+  `private_files`: files that others cannot read. `lease`: a lock on a file or folder.
 """

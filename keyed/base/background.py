@@ -122,6 +122,17 @@ class Background:
         return Status.CLOSED if self.is_inherited else self._status
 
     @property
+    def last_error(self) -> BaseException | None:
+        """The error that ended the work, else that of the last call; ``None`` if that succeeded."""
+        return self.error or self.trouble
+
+    @property
+    def last_error_text(self) -> str:
+        """The type and message of `last_error`; empty without one."""
+        error = self.last_error
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    @property
     def is_inherited(self) -> bool:
         """True if this process was forked from the owner of the work."""
         return self._pid != os.getpid()

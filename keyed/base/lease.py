@@ -11,14 +11,15 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 from weakref import WeakSet
+
+from keyed.base.closing import Closeable
 
 #: Errors of file systems that have no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 
 
-class Lease:
+class Lease(Closeable):
     """An exclusive lock on an existing file or folder. It also excludes others in this process.
 
     Args:
@@ -59,12 +60,6 @@ class Lease:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 _HELD: WeakSet[Lease] = WeakSet()

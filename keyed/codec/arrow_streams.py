@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import TYPE_CHECKING
 
 from keyed.errors import CorruptionError
@@ -20,6 +21,13 @@ def write_stream(table: pa.Table) -> bytes:
         writer.write_table(table.combine_chunks())
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def read_schema(text: str) -> pa.Schema:
+    """Read a schema from the base64 of its bytes, as descriptions of tables have it."""
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(b64decode(text)))
 
 
 def read_stream(data: bytes, where: str) -> pa.Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
 import msgspec
 
+from keyed.codec.arrow_streams import read_schema
 from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import map_key_codec
@@ -89,10 +89,8 @@ class EntryDecoder:
 
     def _row_decoder(self) -> Callable[[bytes], Any]:
         """Return the decoder of the value columns of a table, and set the decoder of its other key columns."""
-        import pyarrow as pa
-
         value = self.schema.value
-        columns = pa.ipc.read_schema(pa.py_buffer(b64decode(value["arrow"])))
+        columns = read_schema(value["arrow"])
         names = self.schema.key[value["stream_keys"] :]
         read, write = value_converters(columns), value_converters(columns, back=True)
 

@@ -14,13 +14,12 @@ in the unit of the column. The types of the columns are in the description of th
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from keyed.codec.arrow_streams import read_stream, write_stream
+from keyed.codec.arrow_streams import read_schema, read_stream, write_stream
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import KIND_OF_CLOCK, decode_time, encode_time, key_of, state_id_of, state_prefix
 from keyed.content.blocks import Block, Change, TableBlock
@@ -59,7 +58,7 @@ class TableEntries:
             self._keys: list[str] = state["schema"]["key"]
             columns, ttl = state["schema"]["value"], state["schema"]["ttl"]
             self._stream_keys = self._keys[: columns["stream_keys"]]
-            self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(columns["arrow"])))
+            self._schema = read_schema(columns["arrow"])
             kind = KIND_OF_CLOCK[ttl["time_domain"] if ttl else None]
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise CorruptionError(f"{state!r:.200} does not describe a table ({error!r})", where=where) from error

@@ -77,7 +77,7 @@ class MetricsExport:
     @property
     def trouble(self) -> BaseException | None:
         """The error of the last scrape, file or collection; ``None`` if it succeeded."""
-        return None if self._export is None else self._export.work.error or self._export.work.trouble
+        return None if self._export is None else self._export.work.last_error
 
     def close(self) -> None:
         """End the export. Closing again does nothing."""

@@ -12,8 +12,8 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from keyed.base.closing import Closeable
 from keyed.base.lease import Lease
 
 #: A folder without a lock is of a version without locks, or is being created.
@@ -23,7 +23,7 @@ _KINDS = ("local", "harness", "flush", "reader", "tables", "checkpoint", "spark"
 _PREFIXES = tuple(f"keyed-{kind}-" for kind in _KINDS)
 
 
-class ScratchFolder:
+class ScratchFolder(Closeable):
     """An empty folder for the caller.
 
     Args:
@@ -53,12 +53,6 @@ class ScratchFolder:
         if self._lease.is_held:
             shutil.rmtree(self.path, ignore_errors=True)
             self._lease.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def _sweep(parent: Path) -> None:

@@ -118,8 +118,8 @@ class DirectoryWriter:
     def __repr__(self) -> str:
         text = f"<DirectoryWriter of {self._folder.path}, compaction {self.status.value}"
         work = self._compaction and self._compaction.work
-        error = work and (work.error or work.trouble)
-        return f"{text}, {work.failures} failures: {type(error).__name__}: {error}>" if work and error else f"{text}>"
+        has_failed = work and work.last_error
+        return f"{text}, {work.failures} failures: {work.last_error_text}>" if work and has_failed else f"{text}>"
 
     def close(self) -> None:
         self._unstage()

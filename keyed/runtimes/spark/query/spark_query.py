@@ -192,7 +192,7 @@ class SparkQuery(Shown):
     def _retried_error(self) -> BaseException | None:
         """The error after which timers and changelogs are retried, or that ended them."""
         work = None if self._ticker is None else self._ticker.work
-        return None if work is None else work.error or work.trouble
+        return None if work is None else work.last_error
 
     @property
     def is_active(self) -> bool:
