@@ -56,24 +56,8 @@ if TYPE_CHECKING:
     from keyed.testing.replaying import replay
     from keyed.testing.state_machine import KeyedStateMachine
 
-_PROPERTIES = dict.fromkeys(
-    (
-        "Falsified",
-        "assert_batch_split_invariant",
-        "assert_deterministic",
-        "assert_matches",
-        "assert_recovery_invisible",
-        "assert_rescale_invisible",
-        "assert_runtimes_agree",
-        "assert_state_bounded",
-    ),
-    "properties",
-)
-_ON_DEMAND = _PROPERTIES | {
-    "KeyedStateMachine": "state_machine",
-    "Recording": "recordings",
-    "replay": "replaying",
-}
+#: Modules of names that are imported on demand; all others of them are properties.
+_MODULES = {"KeyedStateMachine": "state_machine", "Recording": "recordings", "replay": "replaying"}
 
 __all__ = [
     "Falsified",
@@ -99,9 +83,10 @@ if "hypothesis" in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_DEMAND:
+    if name in __all__:
+        module = _MODULES.get(name, "properties")
         with _extra("testing", f"keyed.testing.{name}"):
-            value = getattr(importlib.import_module(f"keyed.testing.{_ON_DEMAND[name]}"), name)
+            value = getattr(importlib.import_module(f"keyed.testing.{module}"), name)
         setattr(sys.modules[__name__], name, value)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import attrs
 
@@ -146,6 +147,23 @@ def _apply(state: State, blocks: Blocks) -> None:
                 state[prefix, sub] = value
 
 
+def _sequences(reader: ChangelogReader, after: int = 0, until: int | None = None) -> list[int]:
+    return [commit.sequence for commit, _ in reader.commits(after, until)]
+
+
+def _check_in_order(reader: ChangelogReader, count: int) -> None:
+    """Check that so many commits are there, each after the one before."""
+    commits = [commit for commit, _ in reader.commits()]
+    assert [commit.sequence for commit in commits] == list(range(1, count + 1))
+    assert all(after.previous == before.attempt for before, after in pairwise(commits))
+
+
+def _others_than(commit: Commit) -> list[Commit]:
+    """Return commits that do not follow the one before a commit."""
+    others: list[dict[str, Any]] = [{"sequence": 3}, {"previous": "another"}, {"source_log": "another"}]
+    return [attrs.evolve(commit, **other) for other in others]
+
+
 def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
     """Check that a call raises an error whose message contains some words."""
     said = None
@@ -195,9 +213,8 @@ class ChangelogConformance:
         assert list(reader.commits()) == []
         appended = [writer.append(*sample.commit()) for _ in range(5)]
         writer.close()
-        found = [(commit, [change for block in blocks for change in block]) for commit, blocks in _read_commits(reader)]
-        assert [commit for commit, _ in found] == appended
-        assert [commit.records for commit in appended] == [len(changes) for _, changes in found]
+        commits = [(commit, sum(len(entries_in(block)) for block in blocks)) for commit, blocks in reader.commits()]
+        assert commits == [(commit, commit.records) for commit in appended]
         assert appended[-1] == reader.last() == changelog.writer(0).last()
         header = changelog.header()
         assert header is not None
@@ -217,7 +234,7 @@ class ChangelogConformance:
                 after = commit.sequence
                 _apply(state, blocks)
             assert state == sample.state
-        assert [commit.sequence for commit, _ in reader.commits(2, 5)] == [3, 4, 5]
+        assert _sequences(reader, 2, 5) == [3, 4, 5]
         assert list(reader.commits(after)) == []
 
     def test_content_may_be_left_unread(self, tmp_path: Path) -> None:
@@ -257,11 +274,7 @@ class ChangelogConformance:
         _refused(lambda: writer.append(attrs.evolve(commit, sequence=2), blocks), ChangelogDiverged, "2")
         writer.append(commit, blocks)
         commit, blocks = sample.commit()
-        for wrong in (
-            attrs.evolve(commit, sequence=3),
-            attrs.evolve(commit, previous="another"),
-            attrs.evolve(commit, source_log="another"),
-        ):
+        for wrong in _others_than(commit):
             _refused(lambda wrong=wrong: writer.append(wrong, blocks), ChangelogDiverged)  # type: ignore[misc]
         writer.append(commit, blocks)
         assert state_of(changelog.reader(0)) == sample.state
@@ -318,9 +331,7 @@ class ChangelogConformance:
                 except ChangelogFenced:
                     writers[which] = self._reopened(changelog, writers[which])
                     writers[which].append(commit, blocks)
-        found = [commit for commit, _ in changelog.reader(0).commits()]
-        assert [commit.sequence for commit in found] == list(range(1, 8))
-        assert all(after.previous == before.attempt for before, after in pairwise(found))
+        _check_in_order(changelog.reader(0), 7)
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_commits_are_appended_together(self, tmp_path: Path) -> None:
@@ -332,13 +343,11 @@ class ChangelogConformance:
             appended = append_all(writer, commits)
             assert appended == writer.last() == changelog.reader(0).last()
         reader = changelog.reader(0)
-        found = [commit for commit, _ in reader.commits()]
-        assert [commit.sequence for commit in found] == list(range(1, 11))
-        assert all(after.previous == before.attempt for before, after in pairwise(found))
+        _check_in_order(reader, 10)
         for after in range(10):
-            assert [commit.sequence for commit, _ in changelog.reader(0).commits(after, after + 1)] == [after + 1]
+            assert _sequences(changelog.reader(0), after, after + 1) == [after + 1]
             assert state_of(changelog.reader(0), after + 1) == sample.past[after + 1]
-            assert [commit.sequence for commit, _ in reader.commits(after)] == list(range(after + 1, 11))
+            assert _sequences(reader, after) == list(range(after + 1, 11))
             for _, blocks in reader.commits(after, after + 1):
                 _apply(state, blocks)
             assert state == sample.past[after + 1]
@@ -355,7 +364,7 @@ class ChangelogConformance:
         assert append_all(writer, commits) == last
         other = attrs.evolve(commits[3][0], attempt="other")
         _refused(lambda: append_all(writer, [commits[2], (other, [])]), ChangelogDiverged, "4")
-        assert [commit.sequence for commit, _ in changelog.reader(0).commits()] == [1, 2, 3, 4]
+        assert _sequences(changelog.reader(0)) == [1, 2, 3, 4]
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_commits_that_are_appended_together_follow_each_other(self, tmp_path: Path) -> None:
@@ -428,11 +437,6 @@ class ChangelogConformance:
         return changelog.writer(0)
 
 
-def _read_commits(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
-    for commit, blocks in reader.commits():
-        yield commit, [entries_in(block) for block in blocks]
-
-
 class StagingChangelogConformance(ChangelogConformance):
     """Contract of a changelog that stages batches before their commit."""
 
@@ -455,7 +459,7 @@ class StagingChangelogConformance(ChangelogConformance):
             assert writer.stage(*sample.commit())
             assert changelog.publish(0, sample.last.sequence, sample.last.attempt)
         assert state_of(reader) == sample.state
-        assert [commit.sequence for commit, _ in reader.commits()] == [1, 2, 3, 4, 5]
+        assert _sequences(reader) == [1, 2, 3, 4, 5]
 
     def test_what_was_not_published_is_appended(self, tmp_path: Path) -> None:
         changelog, writer, sample = self._staging(tmp_path)
@@ -500,11 +504,7 @@ class StagingChangelogConformance(ChangelogConformance):
         assert not writer.stage(commit, blocks)
         writer.append(commit, blocks)
         commit, blocks = sample.commit()
-        for wrong in (
-            attrs.evolve(commit, sequence=3),
-            attrs.evolve(commit, previous="another"),
-            attrs.evolve(commit, source_log="another"),
-        ):
+        for wrong in _others_than(commit):
             assert not writer.stage(wrong, blocks)
             assert not changelog.publish(0, wrong.sequence, wrong.attempt)
 

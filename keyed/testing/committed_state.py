@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from keyed.codec.keys import encode_key
@@ -55,11 +56,10 @@ class CommittedState:
         """
         values: dict[Any, Any] = {}
         names: set[str] = set(self._declared())
-        for group in self._groups.members:
-            meta, store = group.committed()
-            stored = {} if meta is None else self._stored_names(meta)
+        for group, meta, store in self._groups.committed():
+            stored = self._stored_names(meta)
             names |= stored.keys()
-            if meta is None or name not in stored:
+            if name not in stored:
                 continue
             state = stored[name]
             if not _is_computed(meta.states[state]):
@@ -77,10 +77,9 @@ class CommittedState:
         """Return the namespaces in which a state has entries, in order."""
         self.state(name)
         names: set[Any] = set()
-        for group in self._groups.members:
-            meta, store = group.committed()
-            state = None if meta is None else self._stored_names(meta).get(name)
-            if meta is not None and state is not None and not _is_computed(meta.states[state]):
+        for _, meta, store in self._groups.committed():
+            state = self._stored_names(meta).get(name)
+            if state is not None and not _is_computed(meta.states[state]):
                 names |= namespaces(store, meta.states[state])
         return sorted(names, key=encode_key)
 
@@ -96,26 +95,23 @@ class CommittedState:
             DefinitionError: There is no such state, or its copies differ between key groups.
         """
         copies: list[dict[Any, Any]] = []
-        for group in self._groups.members:
-            meta, store = group.committed()
-            described = None if meta is None else meta.states.get(name)
-            if meta is not None and (described is None or described["schema"]["kind"] != "broadcast"):
+        declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
+        for _, meta, store in self._groups.committed():
+            described = meta.states.get(name)
+            if described is None or described["schema"]["kind"] != "broadcast":
                 raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
-            declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
-            entries = {} if described is None else state_by_key(store, name, described, declared, None)
-            copies.append(entries.get(None, {}))
+            copies.append(state_by_key(store, name, described, declared, None).get(None, {}))
         if any(copy != copies[0] for copy in copies):
             raise DefinitionError(
                 f"broadcast state {name!r} differs between key groups: {copies!r:.500}; the writes of "
                 "process_broadcast_element may depend only on the element and on broadcast state"
             )
-        return copies[0]
+        return copies[0] if copies else {}
 
     @property
     def state_names(self) -> list[str]:
         """The names of the states; those of ``open`` once an element was processed."""
-        described = [group.committed()[0] for group in self._groups.members]
-        names = {name for meta in described if meta for name in self._stored_names(meta)}
+        names = {name for _, meta, _ in self._groups.committed() for name in self._stored_names(meta)}
         return sorted(names | {name for name, state in self._declared().items() if state.shown_as is None})
 
     def state_entries(self, key: Any = None) -> int:
@@ -124,22 +120,20 @@ class CommittedState:
             entries = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
             return entries + sum(len(self.state(name).get(key, ())) for name in self._table_names())
         count = sum(1 for prefix, _, _ in self._groups.entries() if prefix[0] < TIMER_PROCESSING)
-        committed = [group.committed() for group in self._groups.members]
-        tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
+        committed = self._groups.committed()
+        tables = [store.table(state_id) for _, meta, store in committed for state_id in table_keys(meta.states)]
         return count + sum(table.num_rows for table in tables if table is not None)
 
     def _table_names(self) -> set[str]:
-        described = [meta.states for group in self._groups.members if (meta := group.committed()[0])]
-        return {name for each in described for name in each if each[name]["schema"]["kind"] == "table"}
+        described = [each for _, meta, _ in self._groups.committed() for each in meta.states.items()]
+        return {name for name, state in described if state["schema"]["kind"] == "table"}
 
     def metrics(self) -> dict[str, int]:
         """Return the counters, summed over key groups."""
-        total: dict[str, int] = {}
-        for group in self._groups.members:
-            meta, _ = group.committed()
-            for name, value in (meta.counters if meta else {}).items():
-                total[name] = total.get(name, 0) + value
-        return total
+        total: Counter[str] = Counter()
+        for _, meta, _ in self._groups.committed():
+            total.update(meta.counters)
+        return dict(total)
 
     @property
     def function(self) -> Function:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from keyed.base.closing import Closeable
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.errors import DefinitionError, TimestampError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _NO_TIME = "is not an int in the range of int64; give milliseconds since the epoch"
 
 
-class DrivenFunction(CommittedState):
+class DrivenFunction(CommittedState, Closeable):
     """Runs a function over elements and clocks, one commit per call, on any set of key groups.
 
     `keyed.testing.KeyedTestHarness` drives healthy key groups, the simulator of the tests faulty ones.
@@ -299,12 +300,6 @@ class DrivenFunction(CommittedState):
     def close(self) -> None:
         """Close the function and the local stores."""
         self._groups.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _run(self, rows: list[Element]) -> None:
         self._commit(self._batches.of_rows(self._groups.spec, rows, self._processing_time))

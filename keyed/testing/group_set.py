@@ -10,6 +10,7 @@ from keyed.content.contents import contents
 from keyed.content.local_store import LocalStore
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
+from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function
@@ -76,10 +77,16 @@ class GroupSet:
         self._finish()
         return results
 
+    def committed(self) -> Iterator[tuple[KeyGroup, GroupMeta, LocalStore]]:
+        """Yield the key groups that have committed, each with its meta record and its content."""
+        for group in self.members:
+            meta, store = group.committed()
+            if meta is not None:
+                yield group, meta, store
+
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the committed entries of all key groups."""
-        for group in self.members:
-            _, store = group.committed()
+        for _, _, store in self.committed():
             yield from store.items()
 
     def snapshot(self) -> bytes:
@@ -105,9 +112,7 @@ class GroupSet:
     def keep_only(self, keys: set[bytes]) -> None:
         """Restart with the committed state of some keys only, given in their encoding."""
         metas, kept = [], []
-        for group in self.members:
-            meta, store = group.committed()
-            assert meta is not None
+        for _, meta, store in self.committed():
             metas.append(meta)
             kept.append([of_keys(delta, keys, meta.states) for delta in contents(store, meta.states)])
         self._commits = MemoryCommitStore()

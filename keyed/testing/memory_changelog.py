@@ -57,7 +57,7 @@ class MemoryChangelog:
         """See `Changelog.writer`."""
         log = self._group(group)
         assert self._header is not None
-        return _Writer(self._header.log_id, log)
+        return _Writer(log, self._header.log_id)
 
     def reader(self, group: int) -> _Reader:
         """See `Changelog.reader`."""
@@ -95,12 +95,21 @@ class MemoryChangelog:
 
 
 @attrs.frozen
-class _Writer:
-    log_id: str
+class _Reader:
     log: _Log
 
     def last(self) -> Commit | None:
         return self.log[-1][0] if self.log else None
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
+        for commit, blocks in [*self.log]:
+            if commit.sequence > after and (until is None or commit.sequence <= until):
+                yield commit, iter(blocks)
+
+
+@attrs.frozen
+class _Writer(_Reader):
+    log_id: str
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         for there, _ in self.log:
@@ -115,16 +124,3 @@ class _Writer:
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
-
-
-@attrs.frozen
-class _Reader:
-    log: _Log
-
-    def last(self) -> Commit | None:
-        return self.log[-1][0] if self.log else None
-
-    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
-        for commit, blocks in [*self.log]:
-            if commit.sequence > after and (until is None or commit.sequence <= until):
-                yield commit, iter(blocks)

@@ -22,7 +22,8 @@ from typing import Any
 #: Another year, month, day of the month and of the week, hour, minute and second.
 _AHEAD = 401 * 86_400 + 5 * 3_600 + 17 * 60 + 23.457
 _PER_LOOK = 61.7
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+#: Folders of libraries.
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
 class MovedClocks:
@@ -64,21 +65,12 @@ def _move(clocks: MovedClocks) -> None:
         user = is_of_user(sys._getframe(2).f_globals)  # noqa: SLF001 - there is no other way to the caller
         return clocks.shift(elapsed=elapsed) if user else 0
 
-    def seconds(real: Callable[[], float]) -> Callable[[], float]:
-        elapsed = real is not now
+    def reading(real: Callable[[], Any], units: Callable[[float], Any] = float) -> Callable[[], Any]:
+        elapsed = real not in (now, time_ns)
 
         @wraps(real)
-        def read() -> float:
-            return real() + moved(elapsed=elapsed)
-
-        return read
-
-    def nanoseconds(real: Callable[[], int]) -> Callable[[], int]:
-        elapsed = real is not time_ns
-
-        @wraps(real)
-        def read() -> int:
-            return real() + int(moved(elapsed=elapsed) * 1e9)
+        def read() -> Any:
+            return real() + units(moved(elapsed=elapsed))
 
         return read
 
@@ -96,8 +88,8 @@ def _move(clocks: MovedClocks) -> None:
 
     localtime, asctime = time.localtime, time.asctime
     for name in ("time", "monotonic", "perf_counter"):
-        setattr(time, name, seconds(getattr(time, name)))
-        setattr(time, f"{name}_ns", nanoseconds(getattr(time, f"{name}_ns")))
+        setattr(time, name, reading(getattr(time, name)))
+        setattr(time, f"{name}_ns", reading(getattr(time, f"{name}_ns"), lambda seconds: int(seconds * 1e9)))
     for name, name_and_position in (("localtime", 0), ("gmtime", 0), ("ctime", 0), ("asctime", 0), ("strftime", 1)):
         setattr(time, name, shown(getattr(time, name), name_and_position))
 
@@ -118,4 +110,4 @@ def is_of_user(names: Mapping[str, Any]) -> bool:
     if str(names.get("__name__")).partition(".")[0] in ("keyed", "windows"):
         return False
     file = str(names.get("__file__") or names.get("__spec__") or "")
-    return not file.startswith(_LIBRARIES) and "frozen" not in file
+    return not file.startswith(LIBRARIES) and "frozen" not in file

@@ -6,13 +6,11 @@ A new process has the initial values; a test, which runs in one process, has to 
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from enum import Enum
-from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -20,13 +18,13 @@ import attrs
 
 from keyed.job.functions import Function
 from keyed.job.state import State
+from keyed.testing.moved_clocks import LIBRARIES
 from keyed.testing.printing import code_of
 
 #: Types of values that are reset in place, so that other references to them are reset too.
 _CONTAINERS = (list, dict, set, bytearray, deque)
 _PLAIN = (*_CONTAINERS, int, float, str, bytes, tuple, type(None))
 _MISSING = object()
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
 @attrs.define
@@ -35,23 +33,23 @@ class _Place:
 
     Attributes:
         code: Its code in a test.
-        get: Returns the value, `_MISSING` without one.
-        put: Sets the value.
+        holder: The object with the attribute.
+        name: Name of the attribute.
         first: The initial value.
         content: A copy of its content.
         touched: True if it was found changed at least once.
     """
 
     code: str
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
+    holder: Any
+    name: str
     first: Any
     content: Any
     touched: bool = False
 
     def look(self) -> bool:
         """Return true if it has changed, or had changed at an earlier call."""
-        now = self.get()
+        now = getattr(self.holder, self.name, _MISSING)
         try:
             same = type(now) is type(self.first) and bool(_form(now) == _form(self.content))
         except Exception:  # noqa: BLE001 - what cannot be compared may be another one
@@ -67,24 +65,15 @@ class _Place:
                 self.first.clear()
                 (self.first.update if isinstance(self.first, dict | set) else self.first.extend)(content)
                 content = self.first
-            if self.get() is not content:
-                self.put(content)
+            if getattr(self.holder, self.name, _MISSING) is not content:
+                setattr(self.holder, self.name, content)
 
 
 class _Globals:
     """The global names of functions, as attributes."""
 
     def __init__(self, names: dict[str, Any]) -> None:
-        object.__setattr__(self, "_names", names)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return object.__getattribute__(self, "_names")[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__getattribute__(self, "_names")[name] = value
+        self.__dict__ = names
 
 
 class ProcessMemory:
@@ -181,8 +170,7 @@ class ProcessMemory:
             content = deepcopy(value)
         except Exception:  # noqa: BLE001 - whatever is in it; then it cannot be put back
             return
-        get, put = partial(getattr, holder, name, _MISSING), partial(setattr, holder, name)
-        self._places.append(_Place(code, get, put, value, content))
+        self._places.append(_Place(code, holder, name, value, content))
 
     def _follow(self, value: Any, name: str) -> None:
         """Track the values that a function uses, directly or through other functions."""
@@ -230,7 +218,7 @@ def is_own(value: Any) -> bool:
     if isinstance(value, State | Function | Enum | type | ModuleType) or not _is_users(cls.__module__):
         return False
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    return not isinstance(value, _PLAIN) and not file.startswith(_LIBRARIES)
+    return not isinstance(value, _PLAIN) and not file.startswith(LIBRARIES)
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

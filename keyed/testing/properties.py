@@ -252,19 +252,15 @@ def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]
     return list(choices)
 
 
-def _check_store_name(store: Any) -> None:
-    check_store(store, "stores")
+def _compare(why: str, seen: str, scripts: Callable[[Any], tuple[Script, Script]]) -> Callable[[Any, Tally], None]:
+    """Return the check that the outcomes of two scripts are the same; the steps of the second one are counted."""
 
+    def check(drawn: Any, tally: Tally) -> None:
+        one, other = scripts(drawn)
+        tally.steps(other.steps)
+        _differ(why, one, _ran(one, tally), other, other.run(), seen)
 
-def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "") -> Outcome:
-    """Run two scripts, and return the outcome of the first.
-
-    Raises:
-        _Failure: Their outcomes differ.
-    """
-    first = _ran(one, tally)
-    _differ(why, one, first, other, other.run(), seen)
-    return first
+    return check
 
 
 def _ran(script: Script, tally: Tally) -> Outcome:
@@ -319,23 +315,17 @@ def assert_batch_split_invariant(
     """
     __tracebackhide__ = True
 
-    def check(cut: list[Rows], tally: Tally) -> None:
-        tally.steps(cut)
+    def scripts(cut: list[Rows]) -> tuple[Script, Script]:
         whole = [Rows([row for batch in cut for row in batch.rows])] if cut else []
-        _compare(
-            f"{type(function).__name__} depends on where the input is cut into batches",
-            _script(function, whole, options),
-            _script(function, cut, options),
-            tally,
-            "in one batch",
-        )
+        return _script(function, whole, options), _script(function, cut, options)
 
+    why = f"{type(function).__name__} depends on where the input is cut into batches"
     return _prove(
         "cut_into_batches",
         "outputs, states and timers do not depend on where the input is cut into batches",
         function,
         _stream(rows).flatmap(batches),
-        check,
+        _compare(why, "in one batch", scripts),
         options,
         "cut",
         "left",
@@ -363,19 +353,15 @@ def assert_recovery_invisible(
     """
     __tracebackhide__ = True
 
-    def check(drawn: Any, tally: Tally) -> None:
+    def scripts(drawn: Any) -> tuple[Script, Script]:
         done, store = drawn
-        tally.steps(done)
         # RocksDB takes long to open, and matters for crashes only.
-        _compare(
-            f"a crash of {type(function).__name__} is visible",
-            _script(function, [step for step in done if not isinstance(step, Crash)], options, store=stores[0]),
-            _script(function, done, options, store=store, in_new_process=True),
-            tally,
-            "without a crash",
-        )
+        undisturbed = [step for step in done if not isinstance(step, Crash)]
+        crashing = _script(function, done, options, store=store, in_new_process=True)
+        return _script(function, undisturbed, options, store=stores[0]), crashing
 
-    stores = _choices(stores, "stores", _check_store_name)
+    check = _compare(f"a crash of {type(function).__name__} is visible", "without a crash", scripts)
+    stores = _choices(stores, "stores", lambda store: check_store(store, "stores"))
     any_store = st.sampled_from([*[stores[0]] * 12, *stores[1:]])
     example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True, move=_DAY)), any_store)
     proved = "crashes after any step change nothing"
@@ -403,16 +389,11 @@ def assert_rescale_invisible(
     """
     __tracebackhide__ = True
 
-    def check(done: list[Any], tally: Tally) -> None:
-        tally.steps(done)
-        _compare(
-            f"rescaling {type(function).__name__} is visible",
-            _script(function, [step for step in done if not isinstance(step, Rescale)], options),
-            _script(function, done, options, in_new_process=True),
-            tally,
-            "with one key group",
-        )
+    def scripts(done: list[Any]) -> tuple[Script, Script]:
+        fixed = [step for step in done if not isinstance(step, Rescale)]
+        return _script(function, fixed, options), _script(function, done, options, in_new_process=True)
 
+    check = _compare(f"rescaling {type(function).__name__} is visible", "with one key group", scripts)
     tried = _choices(parallelisms, "parallelisms", check_parallelism)
     example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=tried, move=_DAY))
     proved = "another number of key groups changes nothing"

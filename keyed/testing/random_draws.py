@@ -26,23 +26,9 @@ Draws = Literal["low", "high", "seeded"]
 _EXTREME_WORDS = 64
 #: Up to this many bytes of the system are a number; more are an identifier.
 _NUMBER = 8
+#: The state of a Mersenne twister for which the next number is 0xFFFFFFFF: its tempering, undone.
+_HIGHEST = 0x12DD9BB3
 _STDLIB = sysconfig.get_path("stdlib")
-
-
-def _undone(word: int) -> int:
-    """Return the state word of a Mersenne twister whose tempered output is ``word``."""
-    word ^= word >> 18
-    word ^= (word << 15) & 0xEFC60000
-    undone = word
-    for _ in range(5):
-        undone = word ^ ((undone << 7) & 0x9D2C5680)
-    word = undone & 0xFFFFFFFF
-    for _ in range(3):
-        undone = word ^ (undone >> 11)
-    return undone & 0xFFFFFFFF
-
-
-_HIGHEST = _undone(0xFFFFFFFF)
 
 
 @contextmanager

@@ -39,12 +39,14 @@ from keyed.content.addresses import (
     timer_prefix,
     timer_sub,
 )
-from keyed.content.blocks import Change
+from keyed.content.blocks import Change, TableDelta
 from keyed.content.local_store import LocalStore
-from keyed.testing.table_conformance import TableConformance
 
 _KINDS = (PLAIN, TTL_PROCESSING, TTL_EVENT, TIMER_PROCESSING, TIMER_EVENT)
 _NO_NAMESPACE = encode_key(None)
+#: The key columns of the tables.
+_KEYS = ("k", "t")
+_Rows = dict[Any, int]
 
 
 class ReferenceStore:
@@ -111,6 +113,13 @@ def assert_same(store: LocalStore, expected: LocalStore) -> None:
             assert list(store.due(kind, up_to)) == list(expected.due(kind, up_to))
 
 
+def _apply_to_both(store: LocalStore, expected: LocalStore, log_id: str, row: int, changes: Sequence[Change]) -> None:
+    """Apply changes to two stores, and assert that all reads of them are equal."""
+    for each in (store, expected):
+        each.apply(log_id, row, iter(changes))
+    assert_same(store, expected)
+
+
 def random_changes(random: Random, size: int, *, keys: int = 5, times: int = 8) -> list[Change]:
     """Return changes of all kinds that often hit the same few addresses and times.
 
@@ -155,7 +164,45 @@ def _due(changes: Iterable[Change]) -> list[tuple[int, bytes, bytes]]:
     return sorted((decode_time(value), prefix, sub) for prefix, sub, value in changes if value is not None)
 
 
-class LocalStoreConformance(TableConformance):
+def _table(rows: _Rows) -> Any:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {"t": [t for _, t in rows], "v": list(rows.values()), "k": [k for k, _ in rows]}
+    types: dict[str, Any] = {"t": pa.int64(), "v": pa.int64(), "k": pa.string()}
+    return pa.table(columns, schema=pa.schema(types))
+
+
+def _delta(
+    state_id: int = 1, written: _Rows | None = None, removed: list[Any] | None = None, ranges: Any = ()
+) -> TableDelta:
+    keys = None if removed is None else _table(dict.fromkeys(removed, 0)).select(_KEYS)
+    return TableDelta(state_id, _KEYS, tuple(ranges), keys, None if written is None else _table(written))
+
+
+def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
+    """Return the rows of a table, and check that each occurs once."""
+    table = store.table(state_id)
+    if table is None:
+        return {}
+    stored = [row for _, part in table.select(None) for row in part.to_pylist()]
+    rows = {(row["k"], row["t"]): row["v"] for row in stored}
+    assert len(rows) == len(stored) == table.num_rows
+    return rows
+
+
+def _expect(rows: _Rows, written: _Rows, removed: list[Any], ranges: Any) -> None:
+    """Apply a delta to the expected rows."""
+    for comparisons in ranges:
+        for key, value in list(rows.items()):
+            columns: dict[str, Any] = {"t": key[1], "v": value}
+            if all(columns[c] is not None and low <= columns[c] <= high for c, low, high in comparisons):
+                del rows[key]
+    for key in removed:
+        rows.pop(key, None)
+    rows.update(written)
+
+
+class LocalStoreConformance:
     """The contract of a local store. Override `make_store`, and `durable` for a store that outlives its process."""
 
     #: True if a store that is closed and opened again in the same folder keeps its content.
@@ -184,9 +231,7 @@ class LocalStoreConformance(TableConformance):
             _timer("t", 7),
             _named("t", "name", 3),
         ]
-        for each in (store, expected):
-            each.apply("log", 1, iter(changes))
-        assert_same(store, expected)
+        _apply_to_both(store, expected, "log", 1, changes)
         store.close()
 
     def test_reads_after_apply_see_what_it_changed(self, tmp_path: Path) -> None:
@@ -205,19 +250,16 @@ class LocalStoreConformance(TableConformance):
             later = value if sub[:1] == b"\x00" else encode_time(6)
             gone = (prefix, sub, None)
             for changes in ([change, gone], [gone, change], [change, gone, (prefix, sub, later)], [change, gone]):
-                for each in (store, expected):
-                    each.apply("log", 1, changes)
-                assert_same(store, expected)
+                _apply_to_both(store, expected, "log", 1, changes)
         store.close()
 
     def test_removing_what_is_not_there_does_nothing(self, tmp_path: Path) -> None:
         store, expected = self.make_store(tmp_path), ReferenceStore()
-        for each in (store, expected):
-            each.apply("log", 1, [_timer("k", 4), (_state(PLAIN, "k"), b"a", b"1")])
-            for prefix, sub, _ in (_timer("k", 5), _named("k", 1, 5), _timer("other", 4)):
-                each.apply("log", 2, [(prefix, sub, None)])
-            each.apply("log", 3, [(_state(kind, "k"), sub, None) for kind in (PLAIN, TTL_EVENT) for sub in (b"", b"b")])
-        assert_same(store, expected)
+        _apply_to_both(store, expected, "log", 1, [_timer("k", 4), (_state(PLAIN, "k"), b"a", b"1")])
+        for prefix, sub, _ in (_timer("k", 5), _named("k", 1, 5), _timer("other", 4)):
+            _apply_to_both(store, expected, "log", 2, [(prefix, sub, None)])
+        others = [(_state(kind, "k"), sub, None) for kind in (PLAIN, TTL_EVENT) for sub in (b"", b"b")]
+        _apply_to_both(store, expected, "log", 3, others)
         store.close()
 
     def test_scan_gives_exactly_a_prefix_in_order_of_sub(self, tmp_path: Path) -> None:
@@ -302,8 +344,7 @@ class LocalStoreConformance(TableConformance):
 
     def test_a_failed_apply_leaves_the_store_as_before_or_empty(self, tmp_path: Path) -> None:
         store, before = self.make_store(tmp_path), ReferenceStore()
-        for each in (store, before):
-            each.apply("log", 1, [_timer("k", 1), (_state(PLAIN, "k"), b"", b"1")])
+        _apply_to_both(store, before, "log", 1, [_timer("k", 1), (_state(PLAIN, "k"), b"", b"1")])
 
         def failing() -> Iterator[Change]:
             yield _timer("k", 2)
@@ -324,9 +365,7 @@ class LocalStoreConformance(TableConformance):
         list(islice(store.due(TIMER_EVENT, MAX_TIMESTAMP), 1))
         store.reset()
         assert_same(store, expected)
-        for each in (store, expected):
-            each.apply("another log", 1, random_changes(Random(2), 200))
-        assert_same(store, expected)
+        _apply_to_both(store, expected, "another log", 1, random_changes(Random(2), 200))
         store.close()
 
     def test_closing_twice_and_with_open_iterators_is_allowed(self, tmp_path: Path) -> None:
@@ -347,9 +386,7 @@ class LocalStoreConformance(TableConformance):
             store, expected = self.make_store(tmp_path / str(seed)), ReferenceStore()
             for row in range(25):
                 changes = random_changes(random, random.choice((0, 1, 10, 60)))
-                for each in (store, expected):
-                    each.apply(f"log {row // 10}", row, changes)
-                assert_same(store, expected)
+                _apply_to_both(store, expected, f"log {row // 10}", row, changes)
                 if random.random() < 0.2:
                     store.close()
                     store = self.make_store(tmp_path / str(seed))
@@ -357,4 +394,84 @@ class LocalStoreConformance(TableConformance):
                         assert_same(store, ReferenceStore())
                         store.apply(f"log {row // 10}", row, ((*entry,) for entry in expected.items()))
                     assert_same(store, expected)
+            store.close()
+
+    # Tables ---------------------------------------------------------------------------------------------------
+
+    def test_a_new_store_has_no_tables(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            assert store.table(1) is None
+
+    def test_written_rows_replace_those_with_their_keys(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1, ("b", None): 2, ("", -5): 3})])
+            store.apply("log", 2, [], [_delta(written={("b", None): 4, ("c", 1): 5})])
+            assert _rows(store) == {("a", 1): 1, ("b", None): 4, ("", -5): 3, ("c", 1): 5}
+            assert store.position() == ("log", 2)
+
+    def test_ranges_and_keys_are_removed_before_rows_are_written(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            rows = {(k, t): t * 10 for k in "abc" for t in range(5)}
+            store.apply("log", 1, [], [_delta(written={**rows, ("n", None): 0})])
+            ranges = [[("t", -(2**63), 1)], [("t", 3, 3), ("v", 30, 2**63 - 1)]]
+            store.apply("log", 2, [], [_delta(ranges=ranges, removed=[("a", 4), ("x", 9)], written={("a", 0): 7})])
+            left = {("a", 0): 7, ("a", 2): 20, ("b", 2): 20, ("c", 2): 20, ("b", 4): 40, ("c", 4): 40, ("n", None): 0}
+            assert _rows(store) == left
+            store.apply("log", 3, [], [_delta(ranges=[()])])
+            assert _rows(store) == {}
+
+    def test_several_deltas_apply_in_their_order(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            deltas = [_delta(written={("a", 1): 1, ("b", 1): 1}), _delta(removed=[("a", 1)], written={("b", 1): 2})]
+            store.apply("log", 1, [], [*deltas, _delta(2, {("a", 1): 9}), _delta(written={("c", 1): 3})])
+            assert _rows(store) == {("b", 1): 2, ("c", 1): 3}
+            assert _rows(store, 2) == {("a", 1): 9}
+
+    def test_a_failed_apply_leaves_tables_as_before_or_empty(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
+
+            def failing() -> Iterator[Change]:
+                raise LookupError
+                yield
+
+            try:
+                store.apply("log", 2, failing(), [_delta(written={("a", 1): 2})])
+            except LookupError:
+                assert _rows(store) == ({} if store.position() is None else {("a", 1): 1})
+            else:
+                raise AssertionError("the error was swallowed")
+
+    def test_reset_drops_tables(self, tmp_path: Path) -> None:
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
+            assert _rows(store)
+            store.reset()
+            assert store.table(1) is None
+            store.apply("other", 1, [], [_delta(written={("b", 1): 1})])
+            assert _rows(store) == {("b", 1): 1}
+
+    def test_a_table_agrees_with_a_dictionary(self, tmp_path: Path) -> None:
+        for seed in range(2):
+            random = Random(seed)
+            store = self.make_store(tmp_path / str(seed))
+            rows: _Rows = {}
+            for number in range(1, 25):
+                deltas = []
+                for _ in range(random.choice((1, 1, 3))):
+                    size = random.choice((0, 1, 40, 3000))
+                    keys = [(random.choice("abc"), random.randrange(4000)) for _ in range(size)]
+                    written = {key: random.randrange(10**6) for key in keys}
+                    removed = random.sample(sorted(rows), min(len(rows), random.choice((0, 5, 500))))
+                    start = random.randrange(4000)
+                    ranges = [[("t", start, start + random.choice((0, 100, 2000)))]] if random.random() < 0.4 else []
+                    _expect(rows, written, removed, ranges)
+                    deltas.append(_delta(written=written or None, removed=removed or None, ranges=ranges))
+                store.apply("log", number, [], deltas)
+                assert _rows(store) == rows
+                if self.durable and random.random() < 0.3:
+                    store.close()
+                    store = self.make_store(tmp_path / str(seed))
+                    assert store.position() == ("log", number)
+                    assert _rows(store) == rows
             store.close()

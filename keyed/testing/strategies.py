@@ -314,11 +314,7 @@ def _stamped(row: Any, column: str, time: int) -> Any:
     new = _EPOCH + dt.timedelta(milliseconds=time) if isinstance(old, dt.datetime) else time
     if isinstance(row, dict):
         return row | {column: new}
-    return attrs.evolve(row, **{column: new}) if attrs.has(type(row)) else _replaced(row, column, new)
-
-
-def _replaced(row: Any, column: str, value: Any) -> Any:
-    return dataclasses.replace(row, **{column: value})
+    return (attrs.evolve if attrs.has(type(row)) else dataclasses.replace)(row, **{column: new})
 
 
 @st.composite

@@ -21,6 +21,15 @@ _HARDLY = 20
 _MANY = 50
 
 
+#: What is missing where a count that a property needs is zero.
+_NEEDS = {
+    "cut": "none was cut into batches: give more rows and examples",
+    "restarts": "nothing restarted after a row: give more examples",
+    "held": "no key had state or a timer",
+    "left": "there were no outputs, states and timers to compare: give rows to which it reacts",
+}
+
+
 @attrs.define
 class Tally:
     """Counts of situations in the examples of a property.
@@ -122,14 +131,7 @@ class Tally:
             )
         elif not self.several:
             missing.append("none had more than one row: give strategies.streams(...) more, and more examples")
-        if "cut" in self.needs and not self.cut:
-            missing.append("none was cut into batches: give more rows and examples")
-        if "restarts" in self.needs and not self.restarts:
-            missing.append("nothing restarted after a row: give more examples")
-        if "held" in self.needs and not self.held:
-            missing.append("no key had state or a timer")
-        if "left" in self.needs and not self.left:
-            missing.append("there were no outputs, states and timers to compare: give rows to which it reacts")
+        missing += [what for need, what in _NEEDS.items() if need in self.needs and not getattr(self, need)]
         # If the input does not end, timers fire at random, so a few examples may have none.
         enough = "end" in self.needs or self.examples >= _MANY
         if has_timers and enough and not self.timers and not (self.waits_for_clock and "clock" not in self.needs):

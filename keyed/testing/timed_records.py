@@ -27,9 +27,6 @@ class SecondRecord(Record):
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"SecondRecord(value={self.value!r}, timestamp={self.timestamp!r})"
-
     @property
     def input(self) -> int:
         """The side of the row: 2."""
