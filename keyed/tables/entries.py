@@ -240,10 +240,8 @@ def key_prefix(prefix: Any) -> bytes:
     Raises:
         EncodingError: No key begins with it.
     """
-    if isinstance(prefix, str | bytes):
-        # The encoding ends with a terminator byte, which longer text does not have there.
-        return encode_key(prefix)[:-1]
-    if isinstance(prefix, tuple):
+    if isinstance(prefix, str | bytes | tuple):
+        # The encoding ends with a terminator byte, which longer text and tuples do not have there.
         return encode_key(prefix)[:-1]
     raise EncodingError(
         f"prefix={prefix!r} is {type_of(prefix)}; give text, bytes, or a tuple of the first parts of keys that "

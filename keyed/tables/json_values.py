@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from base64 import b64decode
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from uuid import UUID
 import attrs
 import msgspec
 
+from keyed.codec.arrow_streams import read_schema
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
 
 def _row_of(text: str, schema: StateSchema, parameter: str) -> Any:
     """Return the further key columns of a table state that a request names, by the types of the columns."""
-    import pyarrow as pa
-
-    columns: pa.Schema = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+    columns = read_schema(schema.value["arrow"])
     examples = tuple(_example_of(columns.field(name).type) for name in schema.key[schema.value["stream_keys"] :])
     if len(examples) == 1 and examples[0] == "" and text != "null" and not text.startswith("["):
         # Text that JSON would parse as a number.

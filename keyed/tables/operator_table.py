@@ -7,6 +7,7 @@ namespace, and the encoded tuple of its bounds. Its value is what the class comp
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib import import_module
@@ -20,7 +21,7 @@ from keyed.codec.values import value_codec
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
-from keyed.tables.stored_entries import StoredEntries
+from keyed.tables.stored_entries import StoredEntries, differences, distinct_versions
 
 if TYPE_CHECKING:
     from keyed.stores.version_store import VersionedBatch, VersionStore
@@ -183,10 +184,8 @@ class OperatorTableEntries(StoredEntries):
         if extent is None:
             return
         numbers = sorted({max(number, extent.oldest) for number in self._changes_of(prefix, sub)}, reverse=True)
-        values = [*(self._row_at(self._store.batch(number), prefix, sub) for number in numbers), None]
-        for at, number in enumerate(numbers):
-            if values[at] != values[at + 1]:
-                yield number, values[at]
+        batches = ((number, self._store.batch(number)) for number in numbers)
+        yield from distinct_versions((number, self._row_at(batch, prefix, sub)) for number, batch in batches)
 
     def changes(self) -> Iterator[_Change]:
         """Yield the (prefix, sub, value before, value after) of the rows that the commit changed, by address."""
@@ -209,9 +208,8 @@ class OperatorTableEntries(StoredEntries):
                 self._rows(at, sorted((*place, value) for place, value in entries.items() if value is not None))
                 for at, entries in ((before, older), (self._at, after))
             )
-            for sub in sorted(was.keys() | now.keys()):
-                if was.get(sub) != now.get(sub):
-                    yield head + _NONE, sub, was.get(sub), now.get(sub)
+            for sub, old, new in differences(was, now):
+                yield head + _NONE, sub, old, new
 
     def _rows(self, at: VersionedBatch, entries: list[_Stored]) -> dict[bytes, bytes]:
         return self._reader.rows_by_sub(entries, _clocks(at))
@@ -263,16 +261,14 @@ class OperatorTableEntries(StoredEntries):
         ends = [*(era.commit - 1 for era in extent.eras[1:]), extent.newest]
         for era, high in zip(extent.eras, ends, strict=True):
             low = max(era.commit, extent.oldest)
-            if low > high:
-                continue
-            yield low
-            while low < high:
-                middle = (low + high) // 2
-                if self._reader.rows_of.clock_of(_clocks(self._store.batch(middle))) >= time:
-                    high = middle
-                else:
-                    low = middle + 1
-            yield low
+            if low <= high:
+                yield low
+                yield low + bisect_left(range(low, high), time, key=self._clock_at)
+
+    def _clock_at(self, commit: int) -> int:
+        """Return the clock of the windows after a commit."""
+        clock: int = self._reader.rows_of.clock_of(_clocks(self._store.batch(commit)))
+        return clock
 
 
 def _clocks(at: VersionedBatch) -> tuple[int, int]:

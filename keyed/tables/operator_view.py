@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
-from itertools import chain, pairwise
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -27,7 +27,7 @@ from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.follower import FolderReader, Follower, shown_groups
 from keyed.tables.operator_table import OperatorTableEntries, OperatorTableReader
-from keyed.tables.stored_entries import NamedEntries, StoredEntries
+from keyed.tables.stored_entries import NamedEntries, RowEntries, StoredEntries
 
 AsOf = int | datetime | None
 """A batch: its id, or a time; ``None`` is the newest one."""
@@ -115,6 +115,18 @@ class Operator:
         finally:
             pinned.unpin(store, commit)
 
+    @contextmanager
+    def changed_view(self, commit: int) -> Iterator[View]:
+        """Open the state after a commit, with the changes of its batch.
+
+        Raises:
+            HistoryCompacted: These are not kept.
+        """
+        with self.view(commit) as view:
+            if not view.at.follows or commit <= view.extent.oldest:
+                raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
+            yield view
+
     def commit_of(self, batch: int) -> int:
         """Return the commit of a batch, by its id.
 
@@ -142,18 +154,11 @@ class Operator:
         """
         store = self.source.pinned.store
         with self.kept_history(store):
-            extent = self.extent
-            limit = instant_ms(time)
-            low, high = extent.oldest - 1, extent.newest
-            while low < high:
-                middle = (low + high + 1) // 2
-                if store.batch(middle).processing_time <= limit:
-                    low = middle
-                else:
-                    high = middle - 1
-            if low < extent.oldest:
+            commits = range(self.extent.oldest, self.extent.newest + 1)
+            count = bisect_right(commits, instant_ms(time), key=lambda commit: store.batch(commit).processing_time)
+            if not count:
                 raise self._history_error(f"as_of={time.isoformat()}: ")
-            return low
+            return commits[count - 1]
 
     @contextmanager
     def kept_history(self, store: VersionStore) -> Iterator[None]:
@@ -376,7 +381,8 @@ class View:
         """Return the stored entries of a state, by the addresses under which they are shown."""
         if isinstance(reader, OperatorTableReader):
             return OperatorTableEntries(self.store, self.at, reader, partial(self._stored_at, reader.inner))
-        return self._stored_at(reader, self.at)
+        stored = self._stored_at(reader, self.at)
+        return stored if reader.schema.rows is None else RowEntries(stored, self.store, self.at.commit, reader)
 
     def _stored_at(self, reader: EntryReader, at: VersionedBatch) -> StoredEntries:
         names = reader.schema.named_by
@@ -386,22 +392,7 @@ class View:
 
     def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the stored value of an entry that is live."""
-        stored = self.stored_entries(reader)
-        if reader.schema.rows is not None:
-            return reader.rows(self.live(reader, stored.get(prefix, b""))).get(sub)
-        return self.live(reader, stored.get(prefix, sub))
-
-    def history(self, reader: EntryReader, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, stored value) of an entry's versions, the newest first, as `VersionStore.history` does."""
-        stored = self.stored_entries(reader)
-        if reader.schema.rows is None:
-            yield from stored.history(prefix, sub)
-            return
-        lists = stored.history(prefix, b"")
-        rows = ((number, reader.rows(stored).get(sub)) for number, stored in lists)
-        for (number, row), (_, before) in pairwise(chain(rows, [(0, None)])):
-            if row != before:
-                yield number, row
+        return self.live(reader, self.stored_entries(reader).get(prefix, sub))
 
     def changes(self, state: str) -> ChangedEntries:
         """Return the changes of the batch in a state, by address. All subscribers of the state share the list."""
@@ -420,11 +411,10 @@ class View:
 
     def stored_changes(self, reader: EntryReader) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
         """Yield the (prefix, sub, value before, value after) of the entries that the batch changed, by address."""
-        for change in self.stored_entries(reader).changes():
-            for prefix, sub, old, new in _entry_changes(reader, *change):
-                # Otherwise only the expiry time has changed.
-                if not old or not new or split_value(prefix, old)[1] != split_value(prefix, new)[1]:
-                    yield prefix, sub, old, new
+        for prefix, sub, old, new in self.stored_entries(reader).changes():
+            # Otherwise only the expiry time has changed.
+            if not old or not new or split_value(prefix, old)[1] != split_value(prefix, new)[1]:
+                yield prefix, sub, old, new
 
     def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
         """Yield the versions of a key in a versioned state, the newest first, without deletions."""
@@ -460,28 +450,7 @@ class View:
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
-        stored = self.stored_entries(reader)
-        if reader.schema.rows is None:
-            yield from stored.scan(first, end, reverse=reverse)
-            return
-        for prefix, _, value in stored.scan(reader.list_of(first), end, reverse=reverse):
-            rows = reader.rows(value).items()
-            for sub, row in reversed(rows) if reverse else rows:
-                if first <= prefix + sub < end:
-                    yield prefix, sub, row
-
-
-def _entry_changes(
-    reader: EntryReader, prefix: bytes, sub: bytes, old: bytes | None, new: bytes | None
-) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
-    """Yield the entries that a stored change affects, with their values before and after."""
-    if reader.schema.rows is None:
-        yield prefix, sub, old, new
-        return
-    before, after = reader.rows(old), reader.rows(new)
-    for row in sorted(before.keys() | after.keys()):
-        if before.get(row) != after.get(row):
-            yield prefix, row, before.get(row), after.get(row)
+        return self.stored_entries(reader).scan(first, end, reverse=reverse)
 
 
 def _shown(milliseconds: int) -> str:

@@ -11,7 +11,6 @@ Field numbers are those of ``substrait/algebra.proto`` and ``extended_expression
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import unpack
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -24,6 +23,8 @@ _COMPARISONS = {"equal", "lt", "lte", "gt", "gte"}
 _FLIPPED = {"equal": "equal", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 _MASK = (1 << 64) - 1
 _NULL = 29
+#: Bytes of the values of fixed size, by their wire type.
+_FIXED = {1: 8, 5: 4}
 
 
 @attrs.define
@@ -139,17 +140,11 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
         value: Any
         if kind == 0:
             value, at = _varint(data, at)
-        elif kind == 1:
-            value, at = unpack("<Q", data[at : at + 8])[0], at + 8
-        elif kind == 2:
-            size, at = _varint(data, at)
+        else:
+            size, at = _varint(data, at) if kind == 2 else (_FIXED[kind], at)
             value, at = data[at : at + size], at + size
             if len(value) != size:
                 raise ValueError("a field is cut off")
-        elif kind == 5:
-            value, at = unpack("<I", data[at : at + 4])[0], at + 4
-        else:
-            raise ValueError(f"wire type {kind}")
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 

@@ -3,12 +3,10 @@
 Expressions of a client can take any time and memory, so the server does not evaluate them itself. This program reads no
 tables: it gets the columns of those that the client may read, and their changes.
 
-It writes a line whenever it is ready. It answers each line of JSON, ``{"query", "parameters", "tables", "changes",
-"bytes"}``, with one line. ``tables`` has the columns of each table: ``{"schema", "key_columns"}``, or null for a table
-whose name the query does not have. Without ``changes`` the query is checked, and the answer is ``{"table", "columns",
-"limit"}``. With them it is ``{"rows", "bad"}``: for each change the row after it and before it, and the reasons of rows
-that are left out because an expression fails. An error is ``{"error":
-{"type", "message", "line", "column"}}``.
+It writes a line whenever it is ready. It answers each line of JSON, a `PushRequest`, with one line. Without ``changes``
+the query is checked, and the answer is ``{"table", "columns", "limit"}``. With them it is ``{"rows", "bad"}``: for each
+change the row after it and before it, and the reasons of rows that are left out because an expression fails. An error
+is ``{"error": {"type", "message", "line", "column"}}``.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
+from keyed.codec.arrow_streams import read_schema
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.formats.json_writer import as_json
 from keyed.rows import names_of_class
@@ -36,6 +34,25 @@ if TYPE_CHECKING:
 
 #: Queries that are kept checked.
 _QUERIES = 256
+
+
+class PushRequest(msgspec.Struct):
+    """A request.
+
+    Attributes:
+        query: A ``SELECT … EMIT CHANGES``.
+        parameters: Its parameters.
+        tables: The columns of each table that it may use, as `described` returns them; ``None`` for a table whose name
+            the query does not have.
+        bytes: Maximal number of bytes of the rows.
+        changes: The changes, as `packed` returns them.
+    """
+
+    query: str
+    parameters: Any
+    tables: dict[str, dict[str, Any] | None]
+    bytes: int
+    changes: str | None = None
 
 
 def described(table: StateTable) -> dict[str, Any]:
@@ -69,25 +86,26 @@ def _checked(text: bytes) -> Any:
     push_queries = importlib.import_module("keyed.sql.push_queries")
 
     def describe(name: str) -> Any:
-        return pa.ipc.read_schema(pa.py_buffer(b64decode(tables[name]["schema"]))), tables[name]["key_columns"]
+        return read_schema(tables[name]["schema"]), tables[name]["key_columns"]
 
     return push_queries.checked_query(query, parameters, tables, describe)
 
 
-def _answered(request: dict[str, Any]) -> bytes:
-    query = _checked(msgspec.json.encode([request["query"], request["parameters"], request["tables"]]))
-    if request["changes"] is None:
+def _answered(line: bytes) -> bytes:
+    request = msgspec.json.decode(line, type=PushRequest)
+    query = _checked(msgspec.json.encode([request.query, request.parameters, request.tables]))
+    if request.changes is None:
         return as_json({"table": query.table, "columns": query.columns, "limit": query.limit})
     rows: list[list[Any]] = []
     size = 0
-    changes: list[list[Any]] = decode_tagged(b64decode(request["changes"]))
+    changes: list[list[Any]] = decode_tagged(b64decode(request.changes))
     after, bad = query.rows([(key, entry, new) for key, entry, new, _ in changes])
     before, _ = query.rows([(key, entry, old) for key, entry, _, old in changes])
     for both in zip(after, before, strict=True):
         row = [msgspec.Raw(as_json(each)) for each in both]
         size += sum(map(len, row))
-        if size > request["bytes"]:
-            return error_line("QueryFailed", f"sql: the rows have more than {request['bytes']} bytes; select less")
+        if size > request.bytes:
+            return error_line("QueryFailed", f"sql: the rows have more than {request.bytes} bytes; select less")
         rows.append(row)
     return as_json({"rows": rows, "bad": bad})
 

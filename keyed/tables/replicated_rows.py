@@ -17,33 +17,16 @@ import pyarrow as pa
 from xxhash import xxh3_64_hexdigest
 
 from keyed.arrow.read import plain_values
-from keyed.codec.state_schema import MAPS
+from keyed.destinations.sink import Sink, SinkBatch
 from keyed.errors import DefinitionError, EncodingError, SinkError
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry
 from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.operator_view import View
-from keyed.tables.state_dataset import Columns, converter_of, shown_type, with_validity
+from keyed.tables.state_dataset import Columns, TableColumn, value_column, with_validity
 
 Row = dict[str, Any]
 """The values of a row by column: plain data, times as `datetime`, classes and maps as dicts."""
-
-
-@attrs.frozen
-class _Column:
-    """A column.
-
-    Attributes:
-        name: Its name.
-        type: Its type; ``None`` if it is not declared: each value then has its own.
-        make: Takes the value from an entry.
-        is_key: True if it is one of those that identify a row.
-    """
-
-    name: str
-    type: pa.DataType | None
-    make: Callable[[Entry], Any]
-    is_key: bool
 
 
 class ReplicatedRows:
@@ -71,48 +54,34 @@ class ReplicatedRows:
         is_given = isinstance(reader, OperatorTableReader) and view.operator.types.get(view.operator.name) is not None
         #: If the reader of the tables gave the aggregates, their results replace accumulators.
         self._results = "of the function" if is_given else ""
-        self._columns = self._columns_of(Columns(view, reader, has_key=False))
-        self.key = tuple(column.name for column in self._columns if column.is_key)
+        shown = Columns(view, reader, has_key=False)
+        self.are_types_known = shown.has_rows
+        self._columns = list(self._columns_of(shown))
+        self.key = tuple(column.name for column in self._columns if column.role == "key")
         if not self.key:
             raise DefinitionError(f"table {table!r} has no columns that identify a row")
 
-    def _columns_of(self, shown: Columns) -> list[_Column]:
-        reader, kind, keys = self._reader, self._kind, len(shown.key_names)
-        self.are_types_known = shown.has_rows
-        columns = [
-            _Column(field.name, field.type, make, is_key=False)
-            for field, make in zip(shown.schema, shown.makers, strict=True)
-        ]
-        if reader.clock is not None and kind != "versioned":
-            columns.pop()
-        is_operators = isinstance(reader, OperatorTableReader)
-        has_namespace = kind not in ("broadcast", "table") and not is_operators
-        if kind == "table":
-            keys = len(reader.schema.key)
-        elif isinstance(reader, OperatorTableReader):
-            undeclared = {name for name, type_ in reader.rows_of.columns if type_ is None}
-            results = len(columns) - len(reader.rows_of.columns)
-            for place, (name, _) in enumerate(reader.rows_of.columns, results):
-                if name in undeclared:
-                    columns[place] = attrs.evolve(columns[place], type=None, make=_result(name))
-            keys += len(reader.rows_of.bounds)
-        if has_namespace:
-            namespace = columns.pop(keys)
-            if kind == "list":
-                items = {"kind": "list", "items": reader.schema.value}
-                value = _Column("value", shown_type(items), _value_of(converter_of(items)), is_key=False)
-                names = {column.name.lower() for column in columns[:keys]}
-                columns[keys:] = [value if "value" not in names else attrs.evolve(value, name="value_value")]
-            if self._namespaces:
-                columns.insert(keys, attrs.evolve(namespace, make=_or_null(namespace.make)))
-                keys += 1
-        keys += kind in ("versioned", *MAPS) or reader.schema.rows is not None
-        return [attrs.evolve(column, is_key=place < keys) for place, column in enumerate(columns)]
+    def _columns_of(self, shown: Columns) -> Iterator[TableColumn]:
+        reader, is_list = self._reader, self._kind == "list"
+        results = iter(reader.rows_of.columns if isinstance(reader, OperatorTableReader) else ())
+        names = set()
+        for column in shown.columns:
+            if column.role == "key":
+                names.add(column.name.lower())
+                yield column
+            elif column.role == "namespace" and self._namespaces:
+                yield attrs.evolve(column, make=_or_null(column.make), role="key")
+            elif column.role == "value" and not is_list:
+                name, _ = next(results, (column.name, None))
+                yield column if column.is_declared else attrs.evolve(column, make=_result(name))
+        if is_list:
+            value = value_column({"kind": "list", "items": reader.schema.value})
+            yield attrs.evolve(value, name="value_value" if "value" in names else "value")
 
     @property
     def columns(self) -> dict[str, pa.DataType | None]:
         """All columns with their types."""
-        return {column.name: column.type for column in self._columns}
+        return {column.name: column.type if column.is_declared else None for column in self._columns}
 
     @property
     def digest(self) -> str:
@@ -133,7 +102,7 @@ class ReplicatedRows:
         """
         fields: list[pa.Field[Any]] = []
         for column in self._columns:
-            if column.type is None or pa.types.is_null(column.type):
+            if not column.is_declared or pa.types.is_null(column.type):
                 raise DefinitionError(
                     f"table {self._table!r}: the type of column {column.name!r} is not declared, and this format has "
                     "the types of all columns; declare the result type of the aggregate, or use Json()"
@@ -201,8 +170,8 @@ class ReplicatedRows:
         columns = self._columns_among(of_keys=of_keys)
         values = [
             [column.make(entry) for entry in entries]
-            if column.type is None
-            else _plain_list(self._array(column, entries), column)
+            if not column.is_declared
+            else _plain_list(column.array(entries, f"table {self._table!r}"), column)
             for column in columns
         ]
         names = [column.name for column in columns]
@@ -211,12 +180,12 @@ class ReplicatedRows:
     def table(self, entries: Sequence[Entry], *, of_keys: bool) -> pa.Table:
         """Convert entries to an Arrow table with the types of `stored_schema`."""
         columns, schema, stored = self._columns_among(of_keys=of_keys), self.schema(), self.stored_schema()
-        arrays = [self._array(column, entries) for column in columns]
+        arrays = [column.array(entries, f"table {self._table!r}") for column in columns]
         table = pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(column.name) for column in columns]))
         return table.cast(pa.schema([stored.field(column.name) for column in columns]))
 
-    def _columns_among(self, *, of_keys: bool) -> list[_Column]:
-        return [column for column in self._columns if column.is_key or not of_keys]
+    def _columns_among(self, *, of_keys: bool) -> list[TableColumn]:
+        return [column for column in self._columns if column.role == "key" or not of_keys]
 
     def _together(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return the rows of one key and namespace of a list or of versions."""
@@ -235,22 +204,37 @@ class ReplicatedRows:
             )
         return entry
 
-    def _array(self, column: _Column, entries: Sequence[Entry]) -> pa.Array[Any]:
-        try:
-            return pa.array([column.make(entry) for entry in entries], column.type)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise EncodingError(
-                f"column {column.name!r} of table {self._table!r} cannot be {column.type}: {error}"
-            ) from error
+
+@attrs.frozen
+class CopiedRows(SinkBatch):
+    """Entries of a table as rows for a sink, or as their keys."""
+
+    _copied: ReplicatedRows
+    _entries: Sequence[Entry]
+    _to: Sink
+    _of_keys: bool
+
+    @property
+    def rows(self) -> list[Row]:
+        """See `SinkBatch`."""
+        return self._copied.rows(self._entries, of_keys=self._of_keys)
+
+    @property
+    def table(self) -> pa.Table:
+        """See `SinkBatch`."""
+        table = self._copied.table(self._entries, of_keys=self._of_keys)
+        for name in self._copied.key:
+            if table.column(name).null_count:
+                raise SinkError(f"{self._to!r}: a row has a null in {name!r}, a column of the key")
+        return table
 
 
-def _plain_list(array: pa.Array[Any], column: _Column) -> list[Any]:
+def _plain_list(array: pa.Array[Any], column: TableColumn) -> list[Any]:
     """Return the values of a column as plain data.
 
     Raises:
         EncodingError: A time is out of the range of Python's.
     """
-    assert column.type is not None
     type_ = array.type
     try:
         if pa.types.is_timestamp(type_) and type_.unit == "ns":
@@ -262,10 +246,6 @@ def _plain_list(array: pa.Array[Any], column: _Column) -> list[Any]:
 
 def _result(name: str) -> Callable[[Entry], Any]:
     return lambda entry: entry.value[name]
-
-
-def _value_of(convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
-    return lambda entry: convert(entry.value)
 
 
 def _or_null(make: Callable[[Entry], Any]) -> Callable[[Entry], Any]:

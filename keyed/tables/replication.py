@@ -6,20 +6,24 @@ import atexit
 import logging
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from itertools import islice
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from keyed.base.background import Background, Status
+from keyed.base.closing import Closeable
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
-from keyed.destinations.sink import NO_COPY, Sink
-from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import NO_COPY, Sink, SinkBatch, TableChanges, Written
+from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, SinkError, StateAccessError, TableNotFound
+from keyed.tables.entries import Entry
 from keyed.tables.operator_view import View
 from keyed.tables.subscription import Feed, Token
 
 if TYPE_CHECKING:
-    from keyed.destinations.sink import Written
     from keyed.tables.replicated_rows import ReplicatedRows
 
 _log = logging.getLogger(__name__)
@@ -30,9 +34,11 @@ _WAIT, _LOOK_AGAIN = 1.0, 0.2
 _STORE, _STORE_AGAIN = 60.0, 86_400.0
 #: Seconds for which a process that exits waits for a transaction.
 _EXIT_WAIT = 5.0
+#: Rows that are converted together.
+_ROWS = 8192
 
 
-class Replication:
+class Replication(Closeable):
     """A thread that copies a state table: first its state, and then the changes of each batch.
 
     `StateTable.replicate` starts one. The changes of a batch are one transaction, which also stores the position:
@@ -60,12 +66,11 @@ class Replication:
         self._feed = feed
         if not isinstance(to, Sink):
             raise DefinitionError(f"replicate: to={without_credentials(to)!r:.200} {NO_COPY}")
-        from keyed.tables.sink_copy import SinkCopy
-
-        self._target = SinkCopy(to, self.table)
+        self._writer = to.open_copy(Owner([self.table]))
         self._rows: ReplicatedRows | None = None
         self._at: Token | None = None
-        #: Token and digest of the columns in the copy.
+        #: Number of the last transaction, 0 before the first, and its token and digest of the columns, if it has them.
+        self._number = 0
         self._copied: tuple[str, str] | None = None
         self._is_claimed = False
         self._stored_at = 0.0
@@ -74,9 +79,9 @@ class Replication:
         self.batch = -1
         self.transactions = self.rows = self.tombstones = self.resyncs = 0
         self._work = Background(
-            f"replication of {self.table} to {self._target.name}",
+            f"replication of {self.table} to {self._writer.id}",
             self._step,
-            is_transient=self._target.is_transient,
+            is_transient=self._is_transient,
             at_end=lambda _: self._notify(),
         )
         try:
@@ -84,11 +89,10 @@ class Replication:
             self._claim()
             self._work.start()
         except BaseException as error:
-            self._target.close()
-            new = self._target.translated(error) if isinstance(error, Exception) else error
-            if new is error:
+            self._writer.close()
+            if isinstance(error, KeyedError) or not isinstance(error, Exception):
                 raise
-            raise new from error
+            raise self._translated(error) from error
         _open.add(self)
 
     @property
@@ -99,8 +103,7 @@ class Replication:
     @property
     def trouble(self) -> str:
         """The error of the last attempt, or the one that ended it; empty if there is none."""
-        error = self._work.error or self._work.trouble
-        return "" if error is None else f"{type(error).__name__}: {error}"
+        return self._work.last_error_text
 
     @property
     def failures(self) -> int:
@@ -199,19 +202,18 @@ class Replication:
                     self._store()
                 except Exception as error:  # noqa: BLE001 - the next one starts at the last transaction
                     _log.info("%s: its position was not stored: %s", self._work.name, error)
-            self._target.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+            self._writer.close()
 
     def __repr__(self) -> str:
-        return f"<Replication of {self.table} to {self._target.name}, {self.status.value}, batch {self.batch}>"
+        return f"<Replication of {self.table} to {self._writer.id}, {self.status.value}, batch {self.batch}>"
 
     def _claim(self) -> None:
-        self._copied = self._target.claim()
+        self._writer.claim()
+        last = self._writer.last_copy()
+        if last is None:
+            raise SinkError(f"{self.to!r}: {self._writer.id} is not a copy of {self.table!r}; give another one")
+        self._number, note = last
+        self._copied = (note["token"], note.get("columns", "")) if "token" in note else None
         self._is_claimed = True
         self._at = None if self._copied is None else Token.of(self._copied[0])
         self._stored_at = time.monotonic()
@@ -227,17 +229,21 @@ class Replication:
             self._store_at_times()
         except Exception as error:
             self._is_claimed = False
-            self._target.close()
-            if self._target.is_transient(error):
+            self._writer.close()
+            if isinstance(error, KeyedError) or self._is_transient(error):
                 raise
-            new = self._target.translated(error)
-            if new is error:
-                raise
-            raise new from error
+            raise self._translated(error) from error
         if self._feed.is_followed():
             self._feed.wait(self._has_next, _WAIT)
             return 0.0
         return _LOOK_AGAIN
+
+    def _is_transient(self, error: Exception) -> bool:
+        return any(self._writer.is_transient(each) for each in (error, error.__cause__) if each is not None)
+
+    def _translated(self, error: Exception) -> SinkError:
+        """Return the error to raise for one of the sink."""
+        return SinkError(f"{self.to!r}: {type(error).__name__}: {error}")
 
     def _has_next(self) -> bool:
         return self._work.is_stopping or self._next() is not None
@@ -282,29 +288,25 @@ class Replication:
         Raises:
             HistoryCompacted: They are not kept, or the columns have changed.
         """
-        with self._feed.operator.view(number) as view:
-            if not view.at.follows or number <= view.extent.oldest:
-                raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
+        with self._feed.operator.changed_view(number) as view:
             rows, token = self._rows_of(view, number - 1), Token(view.at.log_id, view.at.batch, None, False)
             upserts, removed = rows.changes(view)
             if not upserts and not removed:
                 self._at = token
                 self._show(token)
                 return
-            digest = self._target.digest(rows)
+            digest = self._digest(rows)
             if self._copied is not None and digest != self._copied[1] != "":
                 raise HistoryCompacted("the table has other columns than the copy")
-            written = self._target.write(rows, str(token), batch_id(token.batch), upserts, removed)
+            written = self._commit(token, digest, rows, upserts, removed)
         self._wrote(written, token, digest)
 
     def _resync(self, reason: str) -> None:
         """Change the copy to the newest state."""
         with self._feed.operator.view(self._feed.shown()) as view:
             rows, token = self._rows_of(view), Token(view.at.log_id, view.at.batch, None, False)
-            digest = self._target.digest(rows)
-            is_new = self._target.is_new
-            snapshot = rows.snapshot(view)
-            written = self._target.write(rows, str(token), batch_id(token.batch), snapshot, replaces=True)
+            digest, is_new = self._digest(rows), not self._number
+            written = self._commit(token, digest, rows, rows.snapshot(view), replaces=True)
         if not is_new or self._at is not None:
             self.resyncs += 1
             _log.warning(
@@ -316,6 +318,20 @@ class Replication:
                 reason,
             )
         self._wrote(written, token, digest)
+
+    def _digest(self, rows: ReplicatedRows) -> str:
+        """Return a digest of the columns; empty if they are not known yet.
+
+        Raises:
+            DefinitionError: The sink has another key.
+        """
+        key = self._writer.copy_key
+        if key is not None and {*key} != {*rows.key}:
+            raise DefinitionError(
+                f"replicate: {self.to!r}: the columns that identify a row of {self.table!r} are "
+                f"{', '.join(rows.key)}; give key={list(rows.key)!r}"
+            )
+        return self._writer.digest_copy(rows) if rows.are_types_known else ""
 
     def _rows_of(self, view: View, before: int | None = None) -> ReplicatedRows:
         """Return the rows of a batch; those of the commit before show the types if the batch has removed all."""
@@ -331,6 +347,54 @@ class Replication:
                     rows = older if older.fits(view) else rows
             self._rows = rows
         return rows
+
+    def _commit(
+        self,
+        token: Token,
+        digest: str,
+        rows: ReplicatedRows | None = None,
+        upserts: Iterable[Entry] = (),
+        removed: Iterable[Entry] = (),
+        *,
+        replaces: bool = False,
+    ) -> Written:
+        """Write changes in one transaction, with the token of their batch; none before there are rows.
+
+        Its note has ``token``, ``columns``, the digest, and ``state-batch``, the id of the batch.
+
+        Args:
+            token: The token.
+            digest: The digest of the columns.
+            rows: The rows of the table; ``None`` without changes.
+            upserts: Written entries.
+            removed: Removed ones.
+            replaces: True to remove all other rows.
+        """
+        from keyed.tables.replicated_rows import CopiedRows
+
+        written = Written()
+        if rows is None or (replaces and not rows.are_types_known):
+            if not self._number:
+                return written
+            # There are no rows, so the types of their keys may not be known.
+            rows, upserts = None, ()
+
+        def parts(entries: Iterable[Entry], *, of_keys: bool) -> Iterator[SinkBatch]:
+            remaining = iter(entries)
+            while part := list(islice(remaining, _ROWS)):
+                assert rows is not None
+                written.rows += 0 if of_keys else len(part)
+                written.tombstones += len(part) if of_keys else 0
+                yield CopiedRows(rows, part, self.to, of_keys)
+
+        changes = TableChanges(rows, parts(upserts, of_keys=False), parts(removed, of_keys=True), replaces, written)
+        note = {"token": str(token), "state-batch": str(batch_id(token.batch)), "columns": digest}
+        if not self._writer.write_changes(changes, self._number + 1, note):
+            raise SinkError(
+                f"{self.to!r}: another replication of this table has written; it goes on in the place of this one"
+            )
+        self._number += 1
+        return written
 
     def _wrote(self, written: Written, token: Token, digest: str) -> None:
         self._at, self._copied = token, (str(token), digest)
@@ -352,7 +416,7 @@ class Replication:
         at, copied = self._at, self._copied
         if at is None or copied is None or (copied[0] == str(at) and not again):
             return
-        self._target.write(None, str(at), batch_id(at.batch))
+        self._commit(at, copied[1])
         self._copied = str(at), copied[1]
         self._stored_at = time.monotonic()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from queue import Empty, Full, LifoQueue
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.extras import extra
@@ -78,44 +78,40 @@ class _Connection:
         self._cursor.close()
 
 
-class _Pool:
-    """Connections that no query is using: a few of them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[_Connection] = []
-
-    @contextmanager
-    def borrow_connection(self) -> Iterator[_Connection]:
-        """Use a connection of the pool. A connection on which a query has failed is closed."""
-        with self._lock:
-            connection = self._free.pop() if self._free else None
-        connection = connection or _Connection()
-        is_kept = False
-        try:
-            yield connection
-            with self._lock:
-                is_kept = len(self._free) < _CONNECTIONS
-                if is_kept:
-                    self._free.append(connection)
-        finally:
-            if not is_kept:
-                connection.close()
+#: Connections that no query is using: a few of them.
+_free: LifoQueue[_Connection] = LifoQueue(_CONNECTIONS)
 
 
-_pool = _Pool()
+@contextmanager
+def _borrow_connection() -> Iterator[_Connection]:
+    """Use a free connection, or a new one. A connection on which a query has failed is closed."""
+    free = _free
+    try:
+        connection = free.get_nowait()
+    except Empty:
+        connection = _Connection()
+    try:
+        yield connection
+        free.put_nowait(connection)
+    except Full:
+        connection.close()
+    except BaseException:
+        connection.close()
+        raise
+
+
 #: Connections of the parent of a forked process. Another thread may have been using them, so they are not even closed.
 _inherited: list[object] = []
 
 
 def _forget_parent() -> None:
-    """Replace the pool and the database in a forked process."""
-    global _pool  # noqa: PLW0603 - there is one
-    _inherited.append(_pool)
+    """Replace the connections and the database in a forked process."""
+    global _free  # noqa: PLW0603 - there is one
+    _inherited.append(_free)
     if _database.cache_info().currsize:
         _inherited.append(_database())
     _database.cache_clear()
-    _pool = _Pool()
+    _free = LifoQueue(_CONNECTIONS)
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -181,7 +177,7 @@ def run_sql(
         named.setdefault(name.lower(), []).append(name)
     try:
         _check_select(query)
-        with _pool.borrow_connection() as connection:
+        with _borrow_connection() as connection:
             known = {lower: tables[names[0]] for lower, names in named.items() if len(names) == 1}
             others = {name.lower(): paths for name, paths in (files or {}).items()}
             return connection.run(known, query, parameters, others)

@@ -1,10 +1,8 @@
 """A program that runs SQL over the tables in a folder: ``python -m keyed.tables.sql_worker FOLDER MEGABYTES SECONDS``.
 
-It writes a line whenever it is ready. It answers each line of JSON, ``{"query", "parameters", "names", "as_of", "rows",
-"bytes", "share", "files"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or
-``{"error": {"type", "message"}}``. ``files`` has the rows that other servers have, by table.
-Its parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended, or if it
-cannot return the memory of an answer to the system.
+It writes a line whenever it is ready. It answers each line of JSON, a `SqlQuery`, with one line: ``{"columns", "rows",
+"more", "positions"}`` or ``{"error": {"type", "message"}}``. Its parent kills it when a query takes too long. It limits
+its own memory, and ends if its parent has ended, or if it cannot return the memory of an answer to the system.
 """
 
 from __future__ import annotations
@@ -43,6 +41,30 @@ _GROWTH = CACHE_BYTES + (32 << 20)
 _GRACE = 5.0
 
 
+class SqlQuery(msgspec.Struct):
+    """A request.
+
+    Attributes:
+        query: One SELECT.
+        parameters: Its parameters.
+        names: The tables that it may use; all if ``None``.
+        as_of: The batch or time.
+        rows: Maximal number of rows of the answer.
+        bytes: Maximal number of bytes of the answer.
+        share: Answer from the key groups of the tables, also if these are not all.
+        files: Files with the rows that other servers have, by table.
+    """
+
+    query: str
+    parameters: list[Any] | dict[str, Any] | None
+    names: list[str] | None
+    as_of: int | datetime | None
+    rows: int
+    bytes: int
+    share: bool = False
+    files: dict[str, list[str]] = {}
+
+
 def bound_memory(megabytes: int) -> None:
     """Limit the memory of this process from now on: it exits with status 1 if it uses more.
 
@@ -74,11 +96,11 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def answer_lines(answer: Callable[[Any], bytes], seconds: float) -> None:
+def answer_lines(answer: Callable[[bytes], bytes], seconds: float) -> None:
     """Answer each line of JSON with a line, until the input ends.
 
     Args:
-        answer: Returns the answer to a request.
+        answer: Returns the answer to a line.
         seconds: Seconds that a request may take. Its parent kills this process then; it ends a little later by itself.
     """
     growth, most = GrowthBound(), resident_bytes() + _GROWTH
@@ -87,7 +109,7 @@ def answer_lines(answer: Callable[[Any], bytes], seconds: float) -> None:
         # Ends the process in any state if its parent cannot do it.
         signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
         try:
-            written = answer(msgspec.json.decode(line))
+            written = answer(line)
         except KeyedError as error:
             place = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
             written = error_line(type(error).__name__, str(error), **place)
@@ -133,37 +155,39 @@ def _main() -> None:
         with suppress(KeyedError):
             opened()
             run_sql({}, "select 1")
-        answer_lines(lambda request: _answered(opened(), request), seconds)
+        answer_lines(lambda line: _answered(opened(), msgspec.json.decode(line, type=SqlQuery)), seconds)
 
 
-def _answered(tables: StateTables, request: dict[str, Any]) -> bytes:
+def _answered(tables: StateTables, request: SqlQuery) -> bytes:
     tables.poll()
-    with tables.snapshot(_as_of(request["as_of"])) as snapshot:
-        names = [name for name in snapshot if request["names"] is None or name in request["names"]]
-        files, share = request.get("files", {}), request.get("share", False)
+    files, share, names = request.files, request.share, request.names
+    with tables.snapshot(request.as_of) as snapshot:
         shown = snapshot.share if share or files else snapshot
-        named = {name: (shown if share or name in files else snapshot)[name] for name in names}
-        result = run_sql(named, request["query"], request["parameters"], files)
+        named = {
+            name: (shown if share or name in files else snapshot)[name]
+            for name in snapshot
+            if names is None or name in names
+        }
+        result = run_sql(named, request.query, request.parameters, files)
         # By position: two columns may have the same name.
-        columns = result.slice(0, request["rows"]).columns
-        operators = {snapshot[name].operator for name in names}
+        columns = result.slice(0, request.rows).columns
+        operators = {table.operator for table in named.values()}
         answer = {
             "columns": [{"name": field.name, "type": str(field.type)} for field in result.schema],
             "rows": list(zip(*(column.to_pylist() for column in columns), strict=True)),
-            "more": result.num_rows > request["rows"],
+            "more": result.num_rows > request.rows,
             "positions": {
                 operator: shown_position(
-                    attrs.evolve(position, groups=None) if files else position,
-                    whole=request["names"] is None and not files,
+                    attrs.evolve(position, groups=None) if files else position, whole=names is None and not files
                 )
                 for operator, position in snapshot.positions.items()
-                if request["names"] is None or operator in operators
+                if names is None or operator in operators
             },
         }
     written = as_json(answer)
-    if len(written) > request["bytes"]:
+    if len(written) > request.bytes:
         return error_line(
-            "TooLarge", f"sql: the answer has more than {request['bytes']} bytes; ask for fewer rows or columns"
+            "TooLarge", f"sql: the answer has more than {request.bytes} bytes; ask for fewer rows or columns"
         )
     return written
 
@@ -171,10 +195,6 @@ def _answered(tables: StateTables, request: dict[str, Any]) -> bytes:
 def error_line(kind: str, message: str, **place: int) -> bytes:
     """Return an error as an answer, with its line and column, if it has them."""
     return as_json({"error": {"type": kind, "message": message, **place}})
-
-
-def _as_of(value: Any) -> Any:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 if __name__ == "__main__":

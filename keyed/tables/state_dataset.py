@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from base64 import b64decode
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from uuid import UUID
 from weakref import WeakSet
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from keyed.arrow.write import arrow_type, shown_type_of
+from keyed.codec.arrow_streams import read_schema
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
@@ -209,6 +209,36 @@ def _rests(_: AsOf) -> NoReturn:
     raise StateAccessError("the dataset has released its tables")
 
 
+@attrs.frozen
+class TableColumn:
+    """A column of a state.
+
+    Attributes:
+        name: Its name.
+        type: Its type.
+        make: Takes the value from an entry.
+        role: ``"key"`` if it is one of those that identify a row; ``"place"`` is that of a list's element.
+        is_declared: False if the type of its values is not declared, and ``type`` is that of the first ones.
+    """
+
+    name: str
+    type: pa.DataType
+    make: Callable[[Entry], Any]
+    role: Literal["key", "namespace", "place", "value", "expires"] = "value"
+    is_declared: bool = True
+
+    def array(self, entries: Sequence[Entry], of: str) -> pa.Array[Any]:
+        """Return its values.
+
+        Raises:
+            EncodingError: One is out of the range of its type. ``of`` is the state, for the message.
+        """
+        try:
+            return pa.array([self.make(entry) for entry in entries], self.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise EncodingError(f"column {self.name!r} of {of} cannot be {self.type}: {error}") from error
+
+
 class Columns:
     """The columns of one state, and its entries as rows of them.
 
@@ -221,8 +251,8 @@ class Columns:
 
     Attributes:
         reader: The reader of the state.
-        schema: The columns, those of the key first.
-        makers: For each column the function that takes its value from an entry.
+        columns: The columns, those of the key first.
+        schema: Their names and types.
         key_names: Names of the key's columns.
         has_rows: False if the state has no entry yet, from which the types of the keys are known.
     """
@@ -239,11 +269,7 @@ class Columns:
         self.reader = reader
         schema = reader.schema
         first = next(view.stored(reader, *reader.range), None)
-        others: list[tuple[str, pa.DataType, Callable[[Entry], Any]]] = []
-
-        def add(name: str, type_: pa.DataType, make: Callable[[Entry], Any]) -> None:
-            others.append((name, type_, make))
-
+        others: list[TableColumn] = []
         named = view.at.key_columns
         key: Any = ("",) * len(named) if len(named) > 1 else ""
         if first is not None:
@@ -252,97 +278,59 @@ class Columns:
         self.is_tuple = isinstance(key, tuple)
         makers = [_key_part(number) if self.is_tuple else _whole_key for number in range(len(names))]
         if schema.kind == "table":
-            stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+            stored = read_schema(schema.value["arrow"])
             for number, name in enumerate(schema.key[schema.value["stream_keys"] :]):
-                add(name, type_of(stored.field(name)), _entry_part(number))
+                others.append(TableColumn(name, type_of(stored.field(name)), _entry_part(number), "key"))
             for name in stored.names:
                 if name not in schema.key and name != "__keyed_due":
-                    add(name, type_of(stored.field(name)), _column(name))
+                    column_type = type_of(stored.field(name))
+                    others.append(TableColumn(name, column_type, _stored_column(name, column_type)))
         elif isinstance(reader, OperatorTableReader):
-            self._add_window(view, reader, add)
+            others += _window_columns(view, reader)
         else:
             if schema.kind != "broadcast":
-                add("namespace", pa.string(), _namespace)
+                others.append(TableColumn("namespace", pa.string(), _namespace, "namespace"))
             if schema.kind == "list":
                 place = pa.struct([("batch", pa.int64()), ("index", pa.int64())])
-                add("entry", place, lambda entry: {"batch": entry.entry[0], "index": entry.entry[1]})
+                others.append(TableColumn("entry", place, _place, "place"))
             if schema.kind in MAPS:
                 convert = converter_of(schema.key)
-                add("entry", shown_type(schema.key), lambda entry: convert(entry.entry))
+                others.append(TableColumn("entry", shown_type(schema.key), lambda entry: convert(entry.entry), "key"))
             if schema.kind == "versioned":
-                for number, name in enumerate(("valid_from", "valid_to")):
-                    add(name, _UTC_MILLISECONDS, _entry_part(number))
+                others.append(TableColumn("valid_from", _UTC_MILLISECONDS, _entry_part(0), "key"))
+                others.append(TableColumn("valid_to", _UTC_MILLISECONDS, _entry_part(1)))
             if schema.rows is not None:
                 (name, type_), *columns = schema.rows
-                add(name, shown_type(type_), _entry_part(0))
+                others.append(TableColumn(name, shown_type(type_), _entry_part(0), "key"))
                 for name, type_ in columns:
-                    add(name, shown_type(type_), _converted(name, converter_of(type_)))
+                    others.append(TableColumn(name, shown_type(type_), _converted(name, converter_of(type_))))
             else:
-                self._add_value(schema.value, add)
+                others += _value_columns(schema.value)
         if reader.clock is not None and schema.kind != "versioned":
-            add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
+            others.append(TableColumn("expires", _UTC_MILLISECONDS, lambda entry: entry.expires, "expires"))
         # Names that differ only by case are equal in SQL.
-        other = {name.lower() for name, _, _ in others}
+        other = {column.name.lower() for column in others}
         self.key_names = names
         if schema.kind == "table":
             self.key_names = schema.key[: len(names)]
         elif len(named) == len(names):
             self.key_names = [new if new.lower() not in other else old for old, new in zip(names, named, strict=True)]
         self._keys = names
-        fields: list[pa.Field[Any]] = []
-        self.makers: list[Callable[[Entry], Any]] = []
-        for name, type_, make in (*zip(self.key_names, self.key_types, makers, strict=True), *others):
-            other = {field.name.lower() for field in fields}
-            fields.append(pa.field(name if name.lower() not in other else f"value_{name}", type_))
-            self.makers.append(make)
-        other = {field.name.lower() for field in fields}
-        keys = zip(names, self.key_types, makers, strict=True) if has_key else ()
+        keys = [TableColumn(*each, "key") for each in zip(self.key_names, self.key_types, makers, strict=True)]
+        self.columns: list[TableColumn] = []
+        for column in (*keys, *others):
+            other = {each.name.lower() for each in self.columns}
+            name = column.name if column.name.lower() not in other else f"value_{column.name}"
+            self.columns.append(attrs.evolve(column, name=name))
+        other = {column.name.lower() for column in self.columns}
+        repeated = [attrs.evolve(key, name=name) for key, name in zip(keys, names, strict=True) if has_key]
         nulls = [
-            (name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
+            TableColumn(name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
             for name in (beside if schema.kind == "table" else ())
         ]
-        for name, type_, make in (*keys, *nulls):
-            if name not in other:
-                fields.append(pa.field(name, type_))
-                self.makers.append(make)
-        self.schema = pa.schema(fields)
+        self.columns += [column for column in (*repeated, *nulls) if column.name not in other]
+        self.schema = pa.schema([(column.name, column.type) for column in self.columns])
         self.has_rows = first is not None
-
-    def _add_window(
-        self, view: View, reader: OperatorTableReader, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]
-    ) -> None:
-        """Add the columns of a window and of the results; unknown types are determined from the rows."""
-        of = reader.rows_of
-        for number, (name, is_time) in enumerate(zip(of.bounds, of.are_times, strict=True)):
-            part = _entry_part(number)
-            if is_time:
-                add(name, _UTC_MILLISECONDS, part)
-            else:
-                add(name, pa.string(), partial(_json_of, part))
-        unknown = any(type_ is None for _, type_ in of.columns)
-        first = list(islice(view.scan(reader, *reader.range), _LOOKED_AT if unknown else 0))
-        rows = [reader.value(value) for _, _, value in first]
-        for name, ddl in of.columns:
-            type_ = _type_of([row[name] for row in rows]) if ddl is None else arrow_type(ddl)
-            as_text = (
-                ddl is None and type_ == pa.string() and not all(isinstance(row[name], str | None) for row in rows)
-            )
-            add(name, type_, _converted(name, _as_json if as_text else partial(_plain, type_=type_)))
-
-    def _add_value(self, fingerprint: Any, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]) -> None:
-        """Add the columns of the value: the fields of a class, or one column."""
-        fields = _fields_of(fingerprint)
-        if fields is None:
-            convert = converter_of(fingerprint)
-            add("value", shown_type(fingerprint), lambda entry: convert(entry.value))
-            return
-        for name, type_ in fields:
-            convert = converter_of(type_)
-
-            def make(entry: Entry, name: str = name, convert: Callable[[Any], Any] = convert) -> Any:
-                return convert(getattr(entry.value, name, None))
-
-            add(name, shown_type(type_), make)
 
     def entries(self, view: View, bounds: dict[str, Bound], groups: Collection[int] | None) -> Iterator[Entry]:
         """Yield the entries of the keys within bounds, of all key groups or of some."""
@@ -392,18 +380,41 @@ class Columns:
         Raises:
             EncodingError: A value is out of the range of its column's type.
         """
-        arrays = []
-        for field, make in zip(self.schema, self.makers, strict=True):
-            try:
-                values = [make(entry) for entry in entries]
-                if pa.types.is_nested(field.type):
-                    values = [_plain(value, field.type) for value in values]
-                arrays.append(pa.array(values, field.type))
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                raise EncodingError(
-                    f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
-                ) from error
+        arrays = [column.array(entries, f"state {self.reader.schema.name!r}") for column in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _window_columns(view: View, reader: OperatorTableReader) -> Iterator[TableColumn]:
+    """Yield the columns of a window and of the results; unknown types are determined from the rows."""
+    of = reader.rows_of
+    for number, (name, is_time) in enumerate(zip(of.bounds, of.are_times, strict=True)):
+        make = _entry_part(number)
+        if is_time:
+            yield TableColumn(name, _UTC_MILLISECONDS, make, "key")
+        else:
+            yield TableColumn(name, pa.string(), partial(_json_of, make), "key")
+    unknown = any(type_ is None for _, type_ in of.columns)
+    first = list(islice(view.scan(reader, *reader.range), _LOOKED_AT if unknown else 0))
+    rows = [reader.value(value) for _, _, value in first]
+    for name, ddl in of.columns:
+        type_ = _type_of([row[name] for row in rows]) if ddl is None else arrow_type(ddl)
+        as_text = ddl is None and type_ == pa.string() and not all(isinstance(row[name], str | None) for row in rows)
+        make = _converted(name, _as_json if as_text else partial(_plain, type_=type_))
+        yield TableColumn(name, type_, make, is_declared=ddl is not None)
+
+
+def _value_columns(fingerprint: Any) -> list[TableColumn]:
+    """Return the columns of the value: the fields of a class, or one column."""
+    fields = _fields_of(fingerprint)
+    if fields is None:
+        return [value_column(fingerprint)]
+    return [TableColumn(name, shown_type(type_), _field(name, converter_of(type_))) for name, type_ in fields]
+
+
+def value_column(fingerprint: Any) -> TableColumn:
+    """Return the column of a value of a declared type."""
+    convert = converter_of(fingerprint)
+    return TableColumn("value", shown_type(fingerprint), lambda entry: convert(entry.value))
 
 
 def _read(file: str) -> Iterator[pa.RecordBatch]:
@@ -435,7 +446,7 @@ def _key_columns(reader: EntryReader, key: Any, type_of: Callable[[Any], Any]) -
     """Return names and types of the key columns, from the first key."""
     schema = reader.schema
     if schema.kind == "table":
-        stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+        stored = read_schema(schema.value["arrow"])
         types = [type_of(stored.field(name)) for name in schema.key[: schema.value["stream_keys"]]]
         return _names_of(len(types)), types
     if schema.kind == "broadcast":
@@ -464,11 +475,21 @@ def _entry_part(number: int) -> Callable[[Entry], Any]:
     return lambda entry: entry.entry[number]
 
 
+def _place(entry: Entry) -> dict[str, int]:
+    return {"batch": entry.entry[0], "index": entry.entry[1]}
+
+
+def _field(name: str, convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
+    return lambda entry: convert(getattr(entry.value, name, None))
+
+
 def _json_of(part: Callable[[Entry], Any], entry: Entry) -> str | None:
     return _as_json(part(entry))
 
 
-def _column(name: str) -> Callable[[Entry], Any]:
+def _stored_column(name: str, type_: pa.DataType) -> Callable[[Entry], Any]:
+    if pa.types.is_nested(type_):
+        return lambda entry: _plain(entry.value.get(name), type_)
     return lambda entry: entry.value.get(name)
 
 
@@ -521,16 +542,12 @@ def shown_type(fingerprint: Any) -> pa.DataType:
 
 def converter_of(fingerprint: Any) -> Callable[[Any], Any]:
     """Return the conversion of values of a declared type to the values that Arrow accepts for it."""
-    type_ = shown_type(fingerprint)
     if fingerprint == "UUID":
         return _as_text
-    if isinstance(fingerprint, str) and fingerprint in _LEAVES:
+    if (isinstance(fingerprint, str) and fingerprint in _LEAVES) or _is_text(fingerprint):
         return _as_it_is
-    if type_ == pa.string() and not _is_text(fingerprint):
-        return _as_json
-    if _is_text(fingerprint):
-        return _as_it_is
-    return lambda value: _plain(value, type_)
+    type_ = shown_type(fingerprint)
+    return _as_json if type_ == pa.string() else partial(_plain, type_=type_)
 
 
 def _is_text(fingerprint: Any) -> bool:

@@ -349,7 +349,7 @@ class StateTable:
                 newest = last - 1
             versions = History()
             at = view.at
-            for number, stored in view.history(reader, prefix, sub):
+            for number, stored in view.stored_entries(reader).history(prefix, sub):
                 if number > newest:
                     continue
                 if limit is not None and len(versions) == limit:
@@ -490,9 +490,7 @@ class StateTable:
             operator, number = view.operator, view.at.commit
         with suppress(HistoryCompacted):
             while len(changes) < limit and time.monotonic() < deadline:
-                with operator.view(number) as view:
-                    if not view.at.follows or number <= view.extent.oldest:
-                        break
+                with operator.changed_view(number) as view:
                     changes += changes_of(view, self.name, limit - len(changes))
                 number -= 1
         return changes

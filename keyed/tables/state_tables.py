@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import copy
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from keyed.base.background import Background, Status
+from keyed.base.closing import Closeable
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
@@ -45,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 Types = Function | Mapping[str, Any] | None
 
 
-class _Tables(Mapping[str, StateTable]):
+class _Tables(Mapping[str, StateTable], Closeable):
     """Tables by name, over one or several operators."""
 
     is_share = False
@@ -75,19 +77,23 @@ class _Tables(Mapping[str, StateTable]):
     def _all(self) -> AbstractContextManager[Snapshot]:
         """Return all tables as of one batch."""
 
-    def _names(self) -> dict[str, tuple[Operator, str]]:
-        """Return the operator and state of each table. A name of several operators becomes ``operator.state``."""
-        operators: dict[str, list[tuple[Operator, str]]] = {}
+    def _shown(self) -> Iterator[tuple[Operator, str]]:
+        """Yield the operator and state of each table."""
         for operator in self._operators.values():
             operator.source.pinned.check_open()
             store = operator.source.pinned.store
             if store.extent is not None:
                 for table in shown_tables(store.batch(store.extent.newest).states, operator.name):
-                    operators.setdefault(table, []).append((operator, table))
+                    yield operator, table
+
+    def _names(self) -> dict[str, tuple[Operator, str]]:
+        """Return the operator and state of each table. A name of several operators becomes ``operator.state``."""
+        tables = list(self._shown())
         return {
-            name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
-            for name, places in operators.items()
-            for operator, _ in places
+            name if count == 1 else f"{operator.name}.{name}": (operator, name)
+            for name, count in Counter(name for _, name in tables).items()
+            for operator, each in tables
+            if each == name
         }
 
     def __getitem__(self, name: str) -> StateTable:
@@ -141,16 +147,6 @@ class _Tables(Mapping[str, StateTable]):
         if operator not in self._operators:
             raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
         return TimersTable(operator, self._viewing(self._operators[operator]), is_share=self.is_share)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the state."""
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -318,8 +314,7 @@ class StateTables(_Tables):
     @property
     def trouble(self) -> str:
         """The error of the last poll, or the one that ended following; empty if there is none."""
-        error = self._following.error or self._following.trouble
-        return "" if error is None else f"{type(error).__name__}: {error}"
+        return self._following.last_error_text
 
     @property
     def is_gone(self) -> bool:
@@ -338,19 +333,13 @@ class StateTables(_Tables):
 
     def _check_types(self) -> None:
         """Check the names in ``types``, as soon as all states are known."""
-        stores = {name: operator.source.pinned.store for name, operator in self._operators.items()}
-        if not self._types or any(store.extent is None for store in stores.values()):
+        if not self._types or None in self._extents().values():
             return
-        known = {
-            name: None
-            for operator, store in stores.items()
-            if store.extent is not None
-            for state in shown_tables(store.batch(store.extent.newest).states, operator)
-            for name in (state, f"{operator}.{state}")
-        }
+        states = dict.fromkeys(state for _, state in self._shown())
+        known = {*states, *(f"{operator.name}.{state}" for operator, state in self._shown())}
         for name in self._types:
             if name not in known:
-                there = ", ".join(state for state in known if "." not in state) or "none"
+                there = ", ".join(states) or "none"
                 raise DefinitionError(f"types: there is no table {name!r}; the tables are: {there}")
         self._types = {}
 

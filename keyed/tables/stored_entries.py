@@ -1,14 +1,17 @@
 """Stored entries of a state after a commit, by the addresses under which they are shown.
 
-They are the stored addresses, except for namespaces with names (``named_by`` of a state): windows that merge keep their
-contents in place, and the map state that ``named_by`` names has the pairs of their current window and its namespace.
+They are the stored addresses, with two exceptions:
+
+- A state with ``rows`` stores lists of rows, each of which is shown as an entry.
+- Namespaces may have names (``named_by`` of a state): windows that merge keep their contents in place, and the map
+  state that ``named_by`` names has the pairs of their current window and its namespace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyed.codec.keys import encode_key
 from keyed.errors import EncodingError
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from keyed.tables.entries import EntryReader
 
 _NONE = encode_key(None)
+_Place = TypeVar("_Place", bytes, tuple[bytes, bytes])
 _Change = tuple[bytes, bytes, bytes | None, bytes | None]
 
 
@@ -58,6 +62,61 @@ class StoredEntries:
             change = self._store.change(address, self._commit)
             if change is not None:
                 yield change
+
+
+def differences(
+    before: Mapping[_Place, bytes | None], after: Mapping[_Place, bytes | None]
+) -> Iterator[tuple[_Place, bytes | None, bytes | None]]:
+    """Yield the (place, value before, value after) of entries that differ, by place."""
+    for place in sorted(before.keys() | after.keys()):
+        old, new = before.get(place), after.get(place)
+        if old != new:
+            yield place, old, new
+
+
+def distinct_versions(versions: Iterable[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the (commit, value) of versions, the newest first, that differ from the version before them."""
+    for (number, value), (_, before) in pairwise(chain(versions, [(-1, None)])):
+        if value != before:
+            yield number, value
+
+
+class RowEntries(StoredEntries):
+    """The rows of stored lists, each as an entry of its own.
+
+    Args:
+        lists: The lists.
+        store: The store that holds them.
+        commit: The commit.
+        reader: The reader of the state.
+    """
+
+    def __init__(self, lists: StoredEntries, store: VersionStore, commit: int, reader: EntryReader) -> None:
+        super().__init__(store, commit, reader)
+        self._lists = lists
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        """Return the value of an entry."""
+        return self._reader.rows(self._lists.get(prefix, b"")).get(sub)
+
+    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the (prefix, sub, value) of a range of addresses."""
+        for prefix, _, value in self._lists.scan(self._reader.list_of(first), end, reverse=reverse):
+            rows = self._reader.rows(value).items()
+            for sub, row in reversed(rows) if reverse else rows:
+                if first <= prefix + sub < end:
+                    yield prefix, sub, row
+
+    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        lists = self._lists.history(prefix, b"")
+        return distinct_versions((number, self._reader.rows(value).get(sub)) for number, value in lists)
+
+    def changes(self) -> Iterator[_Change]:
+        """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
+        for prefix, _, old, new in self._lists.changes():
+            for sub, before, after in differences(self._reader.rows(old), self._reader.rows(new)):
+                yield prefix, sub, before, after
 
 
 class Names:
@@ -165,10 +224,7 @@ class NamedEntries(StoredEntries):
             if number == extent.oldest or any(changed(number, *each) for each in ranges)
         )
         entries = ((number, NamedEntries(self._store, number, self._reader, self._names_reader)) for number in newer)
-        versions = ((number, at.get(prefix, sub)) for number, at in entries)
-        for (number, value), (_, before) in pairwise(chain(versions, [(-1, None)])):
-            if value != before:
-                yield number, value
+        yield from distinct_versions((number, at.get(prefix, sub)) for number, at in entries)
 
     def changes(self) -> Iterator[_Change]:
         """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
@@ -189,7 +245,7 @@ class NamedEntries(StoredEntries):
             before = dict(after)
             for prefix, sub, old, new in changed.get(head, ()):
                 before[prefix, sub], after[prefix, sub] = old, new
-            changes = [
+            shown = [
                 {
                     (head + there.shown(prefix[len(head) :]), sub): value
                     for (prefix, sub), value in entries.items()
@@ -197,10 +253,8 @@ class NamedEntries(StoredEntries):
                 }
                 for there, entries in zip(names, (before, after), strict=True)
             ]
-            for prefix, sub in sorted(changes[0].keys() | changes[1].keys(), key=b"".join):
-                old, new = (entries.get((prefix, sub)) for entries in changes)
-                if old != new:
-                    yield prefix, sub, old, new
+            for (prefix, sub), old, new in differences(*shown):
+                yield prefix, sub, old, new
 
     def _address(self, head: bytes) -> bytes:
         """Return the address of the names of a key."""

@@ -255,9 +255,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         if not self._feed.wait(lambda: self._is_there(at), timeout):
             return False
         number = self._next(at)
-        with self._feed.operator.view(number) as view:
-            if not view.at.follows or number <= view.extent.oldest:
-                raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
+        with self._feed.operator.changed_view(number) as view:
             first, end = self._within(view.reader(self._state))
             if at.address is not None:
                 first = max(first, at.address + b"\x00")

@@ -64,12 +64,7 @@ class Access:
         """Return the number of a token, which names it within the server; ``None`` if it is unknown."""
         if not self.tokens:
             return 0
-        latest = None
-        # All tokens are compared, each in constant time, so the duration reveals nothing about them.
-        for number, known in enumerate(self.tokens):
-            if token is not None and hmac.compare_digest(known.encode(), token.encode()):
-                latest = number
-        return latest
+        return None if token is None else _number_of(token, self.tokens)
 
     def tables_of(self, number: int) -> frozenset[str]:
         """Return the tables of a token by its number."""
@@ -91,11 +86,7 @@ class Access:
         end, _, signature = session.partition(".")
         if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
             return None
-        latest = None
-        for number, token in enumerate(self.tokens):
-            if hmac.compare_digest(_signature(token, end).encode(), signature.encode()):
-                latest = number
-        return latest
+        return _number_of(signature, (_signature(token, end) for token in self.tokens))
 
     def is_host(self, header: str | None) -> bool:
         """Return true if this ``Host`` is allowed."""
@@ -116,6 +107,18 @@ class Access:
 def is_loopback(host: str) -> bool:
     """Return true if an address is a loopback address."""
     return host in _LOOPBACK
+
+
+def _number_of(secret: str, known: Iterable[str]) -> int | None:
+    """Return the number of a secret among the known ones; ``None`` if it is unknown.
+
+    All are compared, each in constant time, so the duration reveals nothing about them.
+    """
+    latest = None
+    for number, each in enumerate(known):
+        if hmac.compare_digest(each.encode(), secret.encode()):
+            latest = number
+    return latest
 
 
 def _signature(token: str, end: str) -> str:

@@ -55,23 +55,12 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from keyed import errors
 from keyed.base.background import Status
 from keyed.base.shown import prometheus_label
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
-from keyed.errors import (
-    ChangelogError,
-    DefinitionError,
-    EncodingError,
-    GroupUnavailable,
-    HistoryCompacted,
-    KeyedError,
-    KeyTypeError,
-    QueryFailed,
-    SqlError,
-    TableNotFound,
-)
 from keyed.formats.json_writer import as_json
 from keyed.job.context import Timer
 from keyed.stores.scratch import ScratchFolder
@@ -87,7 +76,7 @@ from keyed.tables.json_values import (
     window_row,
 )
 from keyed.tables.operator_view import Position
-from keyed.tables.push_worker import described, packed
+from keyed.tables.push_worker import PushRequest, described, packed
 from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.tables.server.event_stream import (
     BatchEvents,
@@ -97,12 +86,15 @@ from keyed.tables.server.event_stream import (
     PushedRows,
     PushEvents,
     Watch,
+    wait_for_disconnect,
 )
+from keyed.tables.server.limits import Limits
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
-from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused
-from keyed.tables.server.sql_process import PushProcesses, SqlProcesses
+from keyed.tables.server.refused_requests import ASKING, BadRequest, ConcurrencyLimit, Refused, error_response
+from keyed.tables.server.sql_process import WorkerProcesses
 from keyed.tables.sql import has_key, may_name
+from keyed.tables.sql_worker import SqlQuery
 from keyed.tables.state_table import NOT_GIVEN, StateTable, scan_token
 from keyed.tables.state_tables import StateTables
 from keyed.tables.subscription import Change
@@ -122,55 +114,17 @@ _PUSH = re.compile(r"\bemit\s+changes\b(\s+limit\s+\d+)?[\s;]*\Z", re.IGNORECASE
 _EXAMPLE = "x-keyed-example"
 
 
-@attrs.frozen(kw_only=True)
-class Limits:
-    """Limits of requests.
-
-    Attributes:
-        page: Greatest value of ``limit``, and its default for the entries and the history of a key; for scans and
-            timers the default is 100 at most.
-        body: Bytes of a request's body.
-        sql_seconds: Seconds that a query may run.
-        sql_megabytes: Megabytes that the process of a query may have.
-        sql_rows: Rows in the answer to a query.
-        answer: Bytes of an answer.
-        scan_seconds: Seconds that a scan of a table may take.
-        wait_seconds: Seconds for which a request waits while the maximal number of others run, before it is refused:
-            a query with 429, others with 503.
-        streams: Number of concurrent streams of changes.
-        send_seconds: Seconds that a client may take to read; then its connection is closed.
-        request_seconds: Seconds in which a request, header and body, has to arrive.
-        connections: Connections served at a time, fewer if the process may open fewer files; enforced by `serve` and
-            `serving`.
-        fresh_seconds: Seconds since the last successful poll of the changelogs up to which ``/ready`` is 200.
-    """
-
-    page: int = 1_000
-    body: int = 64 << 10
-    sql_seconds: float = 10.0
-    sql_megabytes: int = 1_024
-    sql_rows: int = 10_000
-    answer: int = 16 << 20
-    scan_seconds: float = 10.0
-    wait_seconds: float = 1.0
-    streams: int = 2_000
-    send_seconds: float = 30.0
-    request_seconds: float = 10.0
-    connections: int = 2_100
-    fresh_seconds: float = 30.0
-
-
 #: HTTP statuses of our errors; a subclass has the status of its first base class that is listed.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (TableNotFound, 404),
-    (GroupUnavailable, 503),
-    (HistoryCompacted, 410),
-    (DefinitionError, 400),
-    (EncodingError, 400),
-    (KeyTypeError, 400),
-    (QueryFailed, 400),
-    (ChangelogError, 400),
-    (KeyedError, 500),
+    (errors.TableNotFound, 404),
+    (errors.GroupUnavailable, 503),
+    (errors.HistoryCompacted, 410),
+    (errors.DefinitionError, 400),
+    (errors.EncodingError, 400),
+    (errors.KeyTypeError, 400),
+    (errors.QueryFailed, 400),
+    (errors.ChangelogError, 400),
+    (errors.KeyedError, 500),
 )
 
 
@@ -181,8 +135,8 @@ class _Server:
     tables: StateTables
     access: Access
     limits: Limits
-    sql: SqlProcesses
-    push: PushProcesses
+    sql: WorkerProcesses
+    push: WorkerProcesses
     job_status: Callable[[], Mapping[str, Any]]
     watch: Watch
     peers: PeerShares
@@ -231,7 +185,7 @@ class _Server:
         except ValueError:
             within = 0.0
         if not 0.0 < within < math.inf:
-            raise Refused(400, "DefinitionError", f"within={text!r:.140}: give seconds, a number above 0")
+            raise BadRequest(f"within={text!r:.140}: give seconds, a number above 0")
         return within
 
     async def metrics(self, request: Request) -> Response:
@@ -310,10 +264,7 @@ class _Server:
         return self._stream(request, events)
 
     async def open_session(self, request: Request) -> Response:
-        try:
-            token = msgspec.convert(decoded(await self._body(request), "the body"), _SessionRequest).token
-        except msgspec.ValidationError as error:
-            raise Refused(400, "DefinitionError", f"the body has no token: {error}") from error
+        token = (await self._parsed(request, _SessionRequest, "the body has no token")).token
         session = self.access.session_of(token)
         if session is None:
             raise Refused(401, "Unauthorized", "the token is unknown")
@@ -364,7 +315,7 @@ class _Server:
         limit = self._limit(query)
         order = query.get("order", "asc")
         if order not in ("asc", "desc"):
-            raise Refused(400, "DefinitionError", f"order={order!r:.140} must be asc or desc")
+            raise BadRequest(f"order={order!r:.140} must be asc or desc")
         await self._find_example(request, table)
 
         def work(*, is_share: bool = _is_share(request), as_of: Any = None) -> Any:
@@ -403,7 +354,7 @@ class _Server:
             kind = _many(table.schema) if entry is NOT_GIVEN else None
             if kind is None:
                 if {"limit", "after"} & query.keys():
-                    raise Refused(400, "DefinitionError", "limit and after are for keys with several entries")
+                    raise BadRequest("limit and after are for keys with several entries")
                 answer = table.query(key, entry, namespace=namespace, as_of=as_of)
                 position = self._position(request, answer.position)
                 return {"key": key, "found": answer.found, "value": answer.value, "position": position}
@@ -415,20 +366,16 @@ class _Server:
                 as_of=as_of,
                 timeout=self.limits.scan_seconds,
             )
-            entries: Any
-            if kind == "list":
-                entries = self._listed(entry.value for entry in scan)
-            elif kind == "window":
-                entries = self._listed(window_row(table.schema, entry) for entry in scan)
-            else:
-                keys: list[Any] = []
+            keys: list[Any] = []
 
-                def values() -> Iterator[Any]:
-                    for entry in scan:
-                        keys.append(entry.entry)
-                        yield entry.value
+            def values() -> Iterator[Any]:
+                for each in scan:
+                    keys.append(each.entry)
+                    yield window_row(table.schema, each) if kind == "window" else each.value
 
-                entries = dict(zip(keys, self._listed(values()), strict=True))
+            entries: Any = self._listed(values())
+            if kind == "map":
+                entries = dict(zip(keys, entries, strict=True))
             return {
                 "key": key,
                 "found": bool(entries),
@@ -485,7 +432,7 @@ class _Server:
                     stored = ()
                     # A share without timers does not have the type of the keys, nor any timer of this key.
                     if example or not is_share:
-                        with suppress(GroupUnavailable) if is_share else nullcontext():
+                        with suppress(errors.GroupUnavailable) if is_share else nullcontext():
                             stored = sorted(table.stored(key), key=_time_of_timer)
                 page = list(islice(stored, limit))
                 timers = {"timers": self._listed(timer._asdict() for _, timer in page)}
@@ -498,27 +445,22 @@ class _Server:
 
     async def run_sql(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
-        body = await self._body(request)
-        try:
-            query = msgspec.convert(decoded(body, "the body"), _SqlRequest)
-        except msgspec.ValidationError as error:
-            raise Refused(400, "DefinitionError", f"the body is not a query: {error}") from error
+        query = await self._parsed(request, _SqlRequest, "the body is not a query")
         names = None if ALL_TABLES in open_to else sorted(open_to)
         if _PUSH.search(query.query):
-            raise Refused(
-                400, "DefinitionError", "a query that ends with EMIT CHANGES is followed: GET /sql/changes?query=..."
-            )
+            raise BadRequest("a query that ends with EMIT CHANGES is followed: GET /sql/changes?query=...")
         # Queries run in processes over the folder, which do not know that following has ended.
         self.tables.check()
 
+        rows, most = self.limits.sql_rows, self.limits.answer
+        sql_query = SqlQuery(query.query, query.parameters, names, query.as_of, rows, most, _is_share(request))
+
         async def run() -> bytes:
-            rows = self.limits.sql_rows
-            if _is_share(request) or not self.peers.are_configured:
-                share = _is_share(request)
-                return await self.sql.run(query.query, query.parameters, names, query.as_of, rows, share=share)
+            if sql_query.share or not self.peers.are_configured:
+                return await self.sql.answer(sql_query)
             with ScratchFolder("tables") as folder:
-                files, as_of = await self._rows_of_peers(query, names, folder.path)
-                return await self.sql.run(query.query, query.parameters, names, as_of, rows, files=files)
+                sql_query.files, sql_query.as_of = await self._rows_of_peers(sql_query, folder.path)
+                return await self.sql.answer(sql_query)
 
         return Response(await _while_connected(request, run()), media_type="application/json")
 
@@ -530,14 +472,16 @@ class _Server:
         try:
             groups = frozenset(map(int, query["groups"].split(",")))
         except (KeyError, ValueError) as error:
-            raise Refused(400, "DefinitionError", "groups= must be numbers of key groups, such as 0,1,2") from error
+            raise BadRequest("groups= must be numbers of key groups, such as 0,1,2") from error
 
         def work() -> Iterator[bytes]:
             with ExitStack() as stack:
                 snapshot = stack.enter_context(self.tables.snapshot(batch_or_time(query.get("as_of"), "as_of")))
                 table = snapshot.share[name]
                 if lacks := groups.intersection(table.missing):
-                    raise GroupUnavailable(f"{name!r}: these tables do not have key groups {shown_groups(lacks)}")
+                    raise errors.GroupUnavailable(
+                        f"{name!r}: these tables do not have key groups {shown_groups(lacks)}"
+                    )
                 parts = table.dataset(has_key="has_key" in query, groups=groups).ipc_parts()
                 context = stack.pop_all()
 
@@ -549,9 +493,7 @@ class _Server:
 
         return StreamingResponse(await self._in_thread(work), media_type="application/vnd.apache.arrow.stream")
 
-    async def _rows_of_peers(
-        self, query: _SqlRequest, names: list[str] | None, folder: Path
-    ) -> tuple[dict[str, list[str]], Any]:
+    async def _rows_of_peers(self, query: SqlQuery, folder: Path) -> tuple[dict[str, list[str]], Any]:
         """Copy the rows of key groups that only peers have into files, for the tables that a query names.
 
         Returns:
@@ -561,7 +503,7 @@ class _Server:
         def lacking() -> dict[str, tuple[str, str, list[int]]]:
             lacking_groups = {}
             for name, table in self.tables.share.items():
-                is_named = may_name(query.query, name) and (names is None or name in names)
+                is_named = may_name(query.query, name) and (query.names is None or name in query.names)
                 if is_named and table.schema.kind != "broadcast" and (missing := table.missing):
                     lacking_groups[name] = table.operator, table.position.log_id, missing
             return lacking_groups
@@ -608,7 +550,7 @@ class _Server:
 
         try:
             return self._stream(request, ChangeEvents(await self._in_thread(work)))
-        except GroupUnavailable as error:
+        except errors.GroupUnavailable as error:
             if "key" not in query or not self._may_forward(request):
                 raise
             await self.peers.refresh()
@@ -622,7 +564,7 @@ class _Server:
         names = self._query(request, "query", "parameters", "after", "check")
         is_check = _is_true(names, "check")
         if "query" not in names:
-            raise Refused(400, "DefinitionError", "query= is missing: give SELECT ... FROM table EMIT CHANGES")
+            raise BadRequest("query= is missing: give SELECT ... FROM table EMIT CHANGES")
         query, text = names["query"], names.get("parameters", "null")
         if len(query) + len(text) > self.limits.body:
             raise Refused(413, "DefinitionError", f"the query has more than {self.limits.body} bytes")
@@ -637,17 +579,19 @@ class _Server:
                 if ALL_TABLES in open_to or name in open_to
             }
 
-        tables = await self._in_thread(columns)
-        checked = await _while_connected(request, self.push.check(query, parameters, tables))
+        push_request = PushRequest(query, parameters, await self._in_thread(columns), self.limits.answer)
+        checked = await _while_connected(request, self.push.answer(push_request))
         if is_check:
             return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
         push_query = msgspec.json.decode(checked, type=_PushQuery)
-        tables = {push_query.table: tables[push_query.table]}
+        tables = {push_query.table: push_request.tables[push_query.table]}
         after = request.headers.get("last-event-id") or names.get("after")
 
         async def rows(changes: list[Change]) -> PushedRows:
-            answer = await self.push.rows(query, parameters, tables, await asyncio.to_thread(packed, changes))
-            return msgspec.json.decode(answer, type=PushedRows)
+            part = msgspec.structs.replace(
+                push_request, tables=tables, changes=await asyncio.to_thread(packed, changes)
+            )
+            return msgspec.json.decode(await self.push.answer(part, is_part=True), type=PushedRows)
 
         subscription = await self._in_thread(lambda: self.tables[push_query.table].subscribe(after=after))
         return self._stream(request, PushEvents(subscription, rows, push_query.limit))
@@ -687,7 +631,7 @@ class _Server:
             elif self._may_forward(request):
                 example = await self._example_of_peers(request.path_params["table"], table)
             elif "key" in request.path_params or request.query_params.keys() & {"key", "prefix", "from", "to"}:
-                raise GroupUnavailable(
+                raise errors.GroupUnavailable(
                     "the share of these tables has no entry that shows the type of the keys; ask a server that has the "
                     "key group",
                     operator=table.operator,
@@ -712,7 +656,7 @@ class _Server:
         """Return the answer about a key; if the tables lack its key group, that of a peer."""
         try:
             return await self._answer(work)
-        except GroupUnavailable as error:
+        except errors.GroupUnavailable as error:
             if not self._may_forward(request):
                 raise
             lacking = error
@@ -746,7 +690,7 @@ class _Server:
         """
         try:
             return await self._answer(work)
-        except GroupUnavailable as error:
+        except errors.GroupUnavailable as error:
             if not self._may_forward(request):
                 raise
             operator, missing = error.operator, error.groups
@@ -781,7 +725,7 @@ class _Server:
         first = positions[0]
         for other in positions:
             if (other["log_id"], other["batch"]) != (first["log_id"], first["batch"]):
-                raise GroupUnavailable(
+                raise errors.GroupUnavailable(
                     f"operator {first['operator']!r}: the servers answered from different batches, {first['batch']} "
                     f"and {other['batch']}; try again"
                 )
@@ -805,8 +749,8 @@ class _Server:
         try:
             error = msgspec.json.decode(body, type=_PeerError).error
         except msgspec.DecodeError as wrong:
-            raise Refused(503, GroupUnavailable.__name__, f"a peer answered with status {status}") from wrong
-        message = error.message if request is None else self._message(request, KeyedError(error.message))
+            raise Refused(503, errors.GroupUnavailable.__name__, f"a peer answered with status {status}") from wrong
+        message = error.message if request is None else self._message(request, errors.KeyedError(error.message))
         raise Refused(status, error.type, message)
 
     # Common parts of requests ---------------------------------------------------------------------------------
@@ -816,39 +760,37 @@ class _Server:
 
         async def endpoint(request: Request) -> ASGIApp:
             response: ASGIApp
-            status = 200
             try:
                 response = await answer(request)
-                status = getattr(response, "status_code", 200)
             except Refused as error:
-                status, response = error.status, _error(error.status, error.kind, str(error), error.headers)
+                response = error_response(error.status, error.kind, str(error), error.headers)
             except asyncio.CancelledError:
                 # The server stops, and gives up waiting for what still runs.
-                status, response = 503, _error(503, "Stopping", "the server is stopping")
+                response = error_response(503, "Stopping", "the server is stopping")
             except Exception as error:  # noqa: BLE001 - following may have ended with any, and all are answered
-                status, response = self._failed(request, path, error)
-            self.requests[path, status] += 1
+                response = self._failed(request, path, error)
+            self.requests[path, getattr(response, "status_code", 200)] += 1
             return response
 
         return Route(path, endpoint, methods=[method])
 
-    def _failed(self, request: Request, path: str, error: Exception) -> tuple[int, Response]:
-        """Return the status and response of a request that failed."""
+    def _failed(self, request: Request, path: str, error: Exception) -> Response:
+        """Return the response of a request that failed."""
         if self.tables.status in _ENDED:
-            return 503, _error(503, type(error).__name__, self._message(request, error))
-        if isinstance(error, KeyedError):
+            return error_response(503, type(error).__name__, self._message(request, error))
+        if isinstance(error, errors.KeyedError):
             status = next(status for kind, status in _STATUSES if isinstance(error, kind))
             if status == 500:
                 _log.error("%s %s", path, error)
             place: dict[str, Any] = {}
-            if isinstance(error, SqlError):
+            if isinstance(error, errors.SqlError):
                 place = {"line": error.line, "column": error.column}
-            return status, _error(status, type(error).__name__, self._message(request, error), **place)
+            return error_response(status, type(error).__name__, self._message(request, error), **place)
         if isinstance(error, TimeoutError):
-            return 503, _error(503, "TimeoutError", str(error))
+            return error_response(503, "TimeoutError", str(error))
         # An unexpected error is logged, and answered like all errors.
         _log.error("%s failed", path, exc_info=error)
-        return 500, _error(500, "InternalError", "the server's log has the reason")
+        return error_response(500, "InternalError", "the server's log has the reason")
 
     def _tables_open_to(self, request: Request) -> frozenset[str]:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -879,9 +821,9 @@ class _Server:
         if is_over:
             # The names of the tables cannot be read any more.
             return "following ended; the server's log has the reason"
-        if not isinstance(error, KeyedError):
+        if not isinstance(error, errors.KeyedError):
             return "the server's log has the reason"
-        if isinstance(error, TableNotFound):
+        if isinstance(error, errors.TableNotFound):
             return f"there is no such table for this token; its tables are: {', '.join(sorted(open_to))}"
         tables = dict(self.tables)
         mine = {name for table in tables if table in open_to for name in (table, tables[table].operator)}
@@ -945,18 +887,21 @@ class _Server:
         query = dict(request.query_params)
         unknown = sorted(query.keys() - set(known))
         if unknown:
-            raise Refused(
-                400,
-                "DefinitionError",
-                f"{unknown[0]!r:.140} is not a parameter; the parameters are: {', '.join(known)}",
-            )
+            raise BadRequest(f"{unknown[0]!r:.140} is not a parameter; the parameters are: {', '.join(known)}")
         return query
 
     def _limit(self, query: dict[str, str], default: int = 100) -> int:
         text = query.get("limit", str(min(default, self.limits.page)))
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= self.limits.page:
-            raise Refused(400, "DefinitionError", f"limit={text!r:.140} must be 1 to {self.limits.page}")
+            raise BadRequest(f"limit={text!r:.140} must be 1 to {self.limits.page}")
         return int(text)
+
+    async def _parsed(self, request: Request, type_: type[_T], message: str) -> _T:
+        """Return the body of a request as a type; it is refused with a message if it is not of it."""
+        try:
+            return msgspec.convert(decoded(await self._body(request), "the body"), type_)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"{message}: {error}") from error
 
     async def _body(self, request: Request) -> bytes:
         body = b""
@@ -1010,10 +955,12 @@ class _Guard:
         if scope["type"] == "http":
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
             if not self._access.is_host(headers.get(b"host")):
-                response = _error(421, "WrongHost", "the request is for another host; name it with --host-name")
+                response = error_response(421, "WrongHost", "the request is for another host; name it with --host-name")
                 return await response(scope, receive, send)
             if not self._access.is_origin(headers.get(b"origin"), headers[b"host"]):
-                return await _error(403, "Forbidden", "pages of other origins are refused")(scope, receive, send)
+                return await error_response(403, "Forbidden", "pages of other origins are refused")(
+                    scope, receive, send
+                )
         return await self._app(scope, receive, send)
 
 
@@ -1040,15 +987,8 @@ def make_app(
     """
     access, limits = access or Access(), limits or Limits()
     tokens = len(access.tokens)
-    bounds: dict[str, Any] = {
-        "seconds": limits.sql_seconds,
-        "megabytes": limits.sql_megabytes,
-        "answer": limits.answer,
-        "wait_seconds": limits.wait_seconds,
-        "tokens": tokens,
-    }
-    sql = SqlProcesses("keyed.tables.sql_worker", str(tables.path), **bounds)
-    push = PushProcesses("keyed.tables.push_worker", **bounds)
+    sql = WorkerProcesses("keyed.tables.sql_worker", str(tables.path), limits=limits, tokens=tokens)
+    push = WorkerProcesses("keyed.tables.push_worker", limits=limits, tokens=tokens)
     # An answer of a peer also has the addresses of its entries.
     most = 2 * limits.answer + (1 << 20)
     shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20, tokens)
@@ -1100,12 +1040,7 @@ def make_app(
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of a coroutine, which is cancelled if the client disconnects."""
-
-    async def wait_for_disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect())
+    working, leaving = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -1117,15 +1052,13 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _
         await asyncio.wait((working, leaving))
 
 
-def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, **place: int) -> Response:
-    return JSONResponse({"error": {"type": kind, "message": message, **place}}, status_code=status, headers=headers)
-
-
 def _no_route(request: Request, error: Exception) -> Response:
     """Answer a request for an unknown path, or with a method that the path does not have."""
     assert isinstance(error, HTTPException)
     kind = error.detail.replace(" ", "")
-    return _error(error.status_code, kind, f"{request.method} {request.url.path}: see /openapi.json", error.headers)
+    return error_response(
+        error.status_code, kind, f"{request.method} {request.url.path}: see /openapi.json", error.headers
+    )
 
 
 def _entry_names(schema: StateSchema) -> list[str]:
@@ -1157,7 +1090,7 @@ def _is_share(request: Request) -> bool:
 def _is_true(query: Mapping[str, str], name: str) -> bool:
     text = query.get(name, "false")
     if text not in ("true", "false"):
-        raise Refused(400, "DefinitionError", f"{name}={text!r:.140} must be true or false")
+        raise BadRequest(f"{name}={text!r:.140} must be true or false")
     return text == "true"
 
 
@@ -1177,8 +1110,8 @@ def _example_text(key: Any, entry: Any) -> str:
 def _example_of(text: str) -> tuple[Any, Any]:
     try:
         key, entry = decode_key(urlsafe_b64decode(text.encode()))
-    except (ValueError, TypeError, KeyedError) as error:
-        raise Refused(400, "DefinitionError", f"{_EXAMPLE}: {text!r:.140} is not an example of a key") from error
+    except (ValueError, TypeError, errors.KeyedError) as error:
+        raise BadRequest(f"{_EXAMPLE}: {text!r:.140} is not an example of a key") from error
     return key, entry
 
 

@@ -25,9 +25,11 @@ from pathlib import Path
 from struct import pack
 from typing import Any, ClassVar, cast
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from keyed.tables.server.limits import Limits
+from keyed.tables.server.refused_requests import error_response
 
 #: Bytes that are passed to the socket at a time, and the high-water mark of its buffer.
 _PART = 64 << 10
@@ -71,22 +73,19 @@ class Connections:
     """The connections of a server.
 
     Args:
-        most: Connections that may be answered at a time.
-        request_seconds: Seconds in which a request has to arrive.
-        send_seconds: Seconds that a client may take to read a part of an answer.
+        limits: Connections that may be answered at a time, and the time to send and to read.
         on_unread: Called for each connection that is dropped because unread answers take too much memory.
 
     Attributes:
+        limits: The limits.
+        most: Connections that may be answered at a time, fewer if the process may open fewer files.
         answering: Connections that are being answered.
         waiting: Connections that wait for a request, the oldest first.
     """
 
-    def __init__(
-        self, most: int, request_seconds: float, send_seconds: float, on_unread: Callable[[], None] = lambda: None
-    ) -> None:
-        self.most = max(1, min(most, _free_descriptors() * 3 // 4 - _SPARE))
-        self.request_seconds = request_seconds
-        self.send_seconds = send_seconds
+    def __init__(self, limits: Limits, on_unread: Callable[[], None]) -> None:
+        self.limits = limits
+        self.most = max(1, min(limits.connections, _free_descriptors() * 3 // 4 - _SPARE))
         self.answering = 0
         self.waiting: dict[_Connection, None] = {}
         self._unread: dict[_Connection, int] = {}
@@ -164,7 +163,7 @@ class _Connection(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         # The sender has the same time limit and starts later, so it may time out first and be counted.
-        self._stuck = self.loop.call_later(self.shared.send_seconds + 1, self.drop)
+        self._stuck = self.loop.call_later(self.shared.limits.send_seconds + 1, self.drop)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -182,7 +181,7 @@ class _Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self.shared.waiting[self] = None
-        self._deadline = self.loop.call_later(self.shared.request_seconds, self.drop)
+        self._deadline = self.loop.call_later(self.shared.limits.request_seconds, self.drop)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, in parts that the client has to read in time."""
@@ -227,17 +226,13 @@ class _Connection(H11Protocol):
             await asyncio.sleep(0)
 
 
-_busy = JSONResponse(
-    {"error": {"type": "Busy", "message": "there are too many connections; try again later"}},
-    status_code=503,
-    headers={"connection": "close", "retry-after": "1"},
+_busy = error_response(
+    503, "Busy", "there are too many connections; try again later", {"connection": "close", "retry-after": "1"}
 )
 #: A proxy may take another one of them for the end of the body than h11 does (RFC 9112, section 6.1).
 _LENGTHS = {b"content-length", b"transfer-encoding"}
-_two_lengths = JSONResponse(
-    {"error": {"type": "BadRequest", "message": "give Content-Length or Transfer-Encoding, not both"}},
-    status_code=400,
-    headers={"connection": "close"},
+_two_lengths = error_response(
+    400, "BadRequest", "give Content-Length or Transfer-Encoding, not both", {"connection": "close"}
 )
 
 

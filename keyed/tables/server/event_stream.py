@@ -121,6 +121,7 @@ class _ReadyEvents:
         return events
 
 
+@attrs.define(eq=False)
 class ChangeEvents(_ReadyEvents):
     """The changes of a table.
 
@@ -128,8 +129,7 @@ class ChangeEvents(_ReadyEvents):
         subscription: The source of the changes.
     """
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
+    _subscription: Subscription
 
     @property
     def resets(self) -> int:
@@ -145,6 +145,7 @@ class ChangeEvents(_ReadyEvents):
         return b"".join(events)
 
 
+@attrs.define(eq=False)
 class BatchEvents(_ReadyEvents):
     """The newest batch, and then each newer one that is seen. Batches in between are skipped.
 
@@ -157,18 +158,11 @@ class BatchEvents(_ReadyEvents):
     """
 
     resets = 0
-
-    def __init__(
-        self,
-        batch: Callable[[], int],
-        job: Callable[[], dict[str, Any]],
-        describe: Callable[[dict[str, Any]], dict[str, Any]],
-    ) -> None:
-        self._batch = batch
-        self._job = job
-        self._describe = describe
-        self._sent: tuple[int, dict[str, Any]] = -1, {}
-        self._was_sent = False
+    _batch: Callable[[], int]
+    _job: Callable[[], dict[str, Any]]
+    _describe: Callable[[dict[str, Any]], dict[str, Any]]
+    _sent: tuple[int, dict[str, Any]] = attrs.field(default=(-1, {}), init=False)
+    _was_sent: bool = attrs.field(default=False, init=False)
 
     def take(self) -> bytes:
         """Return the newest batch as an event ``batch``, unless it was sent already."""
@@ -191,6 +185,7 @@ class PushedRows(msgspec.Struct):
     bad: list[str]
 
 
+@attrs.define(eq=False)
 class PushEvents:
     """The rows of a push query, each an event ``snapshot`` or ``change``; at its ``LIMIT`` an ``end``.
 
@@ -199,19 +194,13 @@ class PushEvents:
     Args:
         subscription: The source of the changes.
         rows: Returns the rows of changes.
-        limit: Number of rows, ``None`` without a limit.
+        left: Number of rows, ``None`` without a limit.
     """
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        rows: Callable[[list[Change]], Awaitable[PushedRows]],
-        limit: int | None,
-    ) -> None:
-        self._subscription = subscription
-        self._rows = rows
-        self._left = limit
-        self._bad = 0
+    _subscription: Subscription
+    _rows: Callable[[list[Change]], Awaitable[PushedRows]]
+    _left: int | None
+    _bad: int = attrs.field(default=0, init=False)
 
     @property
     def resets(self) -> int:
@@ -252,6 +241,7 @@ Events = ChangeEvents | BatchEvents | PushEvents
 """The events of a stream."""
 
 
+@attrs.define(eq=False)
 class EventStream:
     """A response that lasts until the reader disconnects.
 
@@ -263,21 +253,17 @@ class EventStream:
     """
 
     status_code = 200
-
-    def __init__(
-        self, events: Events, watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
-    ) -> None:
-        self._events = events
-        self._watch = watch
-        self._seconds = send_seconds
-        self._message_of = message_of
+    _events: Events
+    _watch: Watch
+    _send_seconds: float
+    _message_of: Callable[[Exception], str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader disconnects or the server ends."""
         token = ASKING.get()
         self._watch.slots.used[token] += 1
         writing = asyncio.create_task(self._write(send))
-        reading = asyncio.create_task(_wait_for_disconnect(receive))
+        reading = asyncio.create_task(wait_for_disconnect(receive))
         try:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
@@ -321,7 +307,7 @@ class EventStream:
         await self._send(send, _part(self._events.end or b"", more=False))
 
     async def _send(self, send: Send, message: dict[str, object]) -> None:
-        async with asyncio.timeout(self._seconds):
+        async with asyncio.timeout(self._send_seconds):
             await send(message)
 
 
@@ -330,7 +316,8 @@ def _take_in(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -140,7 +140,7 @@ class PeerShares:
         peer, began = self._peers[address], time.monotonic()
         seconds = min(self._config.timeout, _STATUS_SECONDS)
         try:
-            status, body = await self._requested(address, "/status?share=true", seconds=seconds)
+            status, body = await run_in_threadpool(self._request, address, "/status?share=true", seconds=seconds)
             if status != 200:
                 kind = {401: "it refuses the token of its peers", 421: "it refuses this name of its host"}.get(status)
                 raise PeerUnavailable(kind or f"its status is {status}")
@@ -248,7 +248,7 @@ class PeerShares:
         """
         async with self._concurrency.acquired():
             try:
-                status, answer = await self._requested(address, target, headers, seconds, sink)
+                status, answer = await run_in_threadpool(self._request, address, target, headers, seconds, sink)
                 if status in (401, 403, 421):
                     raise PeerUnavailable(f"it refuses requests of peers with status {status}")
                 if status == 503 and GroupUnavailable.__name__.encode() in answer[:200]:
@@ -258,7 +258,7 @@ class PeerShares:
                 raise
             return status, answer
 
-    async def _requested(
+    def _request(
         self,
         address: str,
         target: str,
@@ -268,17 +268,12 @@ class PeerShares:
     ) -> tuple[int, bytes]:
         own = {} if self._config.token is None else {"authorization": f"Bearer {self._config.token}"}
         seconds = self._config.timeout if seconds is None else seconds
-        return await run_in_threadpool(self._request, address, target, own | dict(headers or {}), seconds, sink)
-
-    def _request(
-        self, address: str, target: str, headers: dict[str, str], seconds: float, sink: BinaryIO | None
-    ) -> tuple[int, bytes]:
         parts = urlsplit(address)
         make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = make(parts.netloc, timeout=seconds)
         deadline = time.monotonic() + seconds
         try:
-            connection.request("GET", target, headers=headers)
+            connection.request("GET", target, headers=own | dict(headers or {}))
             response = connection.getresponse()
             answer, size = bytearray(), 0
             # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.

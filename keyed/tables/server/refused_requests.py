@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from itertools import count
 
+from starlette.responses import JSONResponse, Response
+
 #: The number of the token of the request, in its task and those that it starts.
 ASKING: ContextVar[int] = ContextVar("ASKING", default=0)
 #: Seconds since its last request for which a token counts: it may have been refused, and try again.
@@ -22,6 +24,20 @@ class Refused(Exception):
     def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, headers
+
+
+def error_response(
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, **place: int
+) -> Response:
+    """Return the answer with an error, and with its line and column, if it has them."""
+    return JSONResponse({"error": {"type": kind, "message": message, **place}}, status_code=status, headers=headers)
+
+
+class BadRequest(Refused):
+    """A refused request with a wrong parameter or body."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, "DefinitionError", message)
 
 
 class Slots:

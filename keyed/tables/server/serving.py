@@ -15,9 +15,10 @@ import uvicorn
 from keyed.base.background import Background, close_in_children
 from keyed.errors import DefinitionError
 from keyed.tables.server.access import Access, is_loopback
-from keyed.tables.server.app import Limits, make_app
+from keyed.tables.server.app import make_app
 from keyed.tables.server.connections import Connections, report_no_descriptors
 from keyed.tables.server.event_stream import Watch
+from keyed.tables.server.limits import Limits
 from keyed.tables.server.peers import Peers
 from keyed.tables.state_tables import StateTables
 
@@ -156,9 +157,7 @@ def _prepared(
     close_in_children(listening)
     name = f"[{host}]" if ":" in host else host
     watch: Watch = app.state.watch
-    connections = Connections(
-        limits.connections, limits.request_seconds, limits.send_seconds, watch.count_dropped_for_memory
-    )
+    connections = Connections(limits, watch.count_dropped_for_memory)
     # Requests in progress have one second to finish.
     config = uvicorn.Config(
         app,

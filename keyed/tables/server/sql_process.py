@@ -11,13 +11,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+
+import msgspec
 
 from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
-from keyed.formats.json_writer import as_json
+from keyed.tables.server.limits import Limits
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
 #: Number of processes that a token may use at a time.
@@ -74,46 +74,41 @@ class WorkerProcesses:
 
     Args:
         *program: The module of the program, and its arguments.
-        seconds: Seconds that a request may take.
-        megabytes: Memory that a process may have.
-        answer: Bytes of an answer.
-        wait_seconds: Seconds that a request waits for a process; then it is refused.
+        limits: Time and memory of a request, bytes of an answer, and the time that a request waits for a process.
         tokens: Number of tokens; see `keyed.tables.server.refused_requests.Slots`.
     """
 
-    def __init__(
-        self, *program: str, seconds: float, megabytes: int, answer: int, wait_seconds: float, tokens: int = 1
-    ) -> None:
+    def __init__(self, *program: str, limits: Limits, tokens: int) -> None:
         self._program = program
-        self._seconds = seconds
-        self._megabytes = megabytes
-        self._answer = answer
+        self._limits = limits
         self._workers: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._is_closed = False
         most = _PROCESSES if tokens <= 1 else _PROCESSES + 1
-        self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries", tokens)
+        self._concurrency = ConcurrencyLimit(most, limits.wait_seconds, 429, "queries", tokens)
 
-    async def answer(self, request: bytes, wait_seconds: float | None = None) -> bytes:
+    async def answer(self, request: msgspec.Struct, *, is_part: bool = False) -> bytes:
         """Return the answer to a request. Its process is killed when this is cancelled.
 
         Args:
-            request: The line.
-            wait_seconds: Seconds that it waits for a process, by default those of all requests.
+            request: What the program reads from a line of JSON.
+            is_part: True for changes of an open stream, which wait longer, for those of others.
 
         Raises:
+            SqlError: A push query is invalid.
             DefinitionError: It is invalid, or names an unknown table or column.
             QueryFailed: It failed, or exceeded its time or memory limit.
             Refused: All processes are busy, the answer is too large, or the server is stopping.
         """
-        async with self._concurrency.acquired(wait_seconds):
+        async with self._concurrency.acquired(_PART_SECONDS if is_part else None):
             worker = await self._ready()
             is_good = False
             try:
-                line = await self._ask(worker, request)
+                line = await self._ask(worker, msgspec.json.encode(request))
                 if not line:
                     self._check_open()
-                    raise QueryFailed(f"sql: the query needed more than {self._megabytes} MB, or its process crashed")
+                    most = self._limits.sql_megabytes
+                    raise QueryFailed(f"sql: the query needed more than {most} MB, or its process crashed")
                 if not line.startswith(b'{"error":'):
                     is_good = True
                     return line
@@ -177,115 +172,26 @@ class WorkerProcesses:
     async def _ask(self, worker: _Worker, request: bytes) -> bytes:
         """Return the answer line of a process; nothing if it has ended."""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._limits.sql_seconds):
                 await worker.send(request)
                 return await worker.line()
         except ConnectionError:
             return b""
         except TimeoutError as error:
-            raise QueryFailed(f"sql: the query took longer than {self._seconds:g} s") from error
+            raise QueryFailed(f"sql: the query took longer than {self._limits.sql_seconds:g} s") from error
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             *self._program,
-            str(self._megabytes),
-            str(self._seconds),
+            str(self._limits.sql_megabytes),
+            str(self._limits.sql_seconds),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=self._answer + _MARGIN,
+            limit=self._limits.answer + _MARGIN,
             # Arrow's own allocator reserves a gigabyte, which would count as memory of the process.
             env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
             # Ctrl-C stops the server, which ends its processes.
             start_new_session=True,
         )
-
-
-class SqlProcesses(WorkerProcesses):
-    """The processes that queries run in: each reads the tables' folder."""
-
-    async def run(
-        self,
-        query: str,
-        parameters: Any,
-        names: list[str] | None,
-        as_of: Any,
-        rows: int,
-        *,
-        share: bool = False,
-        files: Mapping[str, Sequence[str]] | None = None,
-    ) -> bytes:
-        """Run a query. It is killed when this is cancelled.
-
-        Args:
-            query: One SELECT.
-            parameters: Its parameters.
-            names: The tables that it may use; all if ``None``.
-            as_of: The batch or time.
-            rows: Maximal number of rows of the answer.
-            share: Answer from the key groups of the tables, also if these are not all.
-            files: Files with the rows that other servers have, by table.
-
-        Returns:
-            The answer as JSON.
-
-        Raises:
-            DefinitionError: It is invalid, or names an unknown table or column.
-            QueryFailed: It failed, or exceeded its time or memory limit.
-            Refused: All processes are busy, or the answer is too large.
-        """
-        request = {
-            "query": query,
-            "parameters": parameters,
-            "names": names,
-            "as_of": as_of,
-            "rows": rows,
-            "bytes": self._answer,
-            "share": share,
-            "files": files or {},
-        }
-        return await self.answer(as_json(request))
-
-
-class PushProcesses(WorkerProcesses):
-    """The processes that check push queries and compute their rows. They read no tables."""
-
-    async def check(self, query: str, parameters: Any, tables: Mapping[str, Any]) -> bytes:
-        """Check a query.
-
-        Args:
-            query: A ``SELECT … EMIT CHANGES``.
-            parameters: Its parameters.
-            tables: The columns of each table that it may use, as `keyed.tables.push_worker.described` returns them.
-
-        Returns:
-            ``{"table", "columns", "limit"}``.
-
-        Raises:
-            SqlError: It is not valid.
-            DefinitionError: A parameter is not valid.
-            QueryFailed: It exceeded its time or memory limit.
-            Refused: All processes are busy.
-        """
-        return await self._evaluated(query, parameters, tables, None)
-
-    async def rows(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str) -> bytes:
-        """Return the rows of changes, ``{"rows"}``: for each change the row after it and before it.
-
-        Args:
-            query: The query.
-            parameters: Its parameters.
-            tables: The columns of the tables.
-            changes: The changes, as `keyed.tables.push_worker.packed` returns them.
-
-        Raises:
-            QueryFailed: It exceeded its time or memory limit, or the rows are too large.
-        """
-        return await self._evaluated(query, parameters, tables, changes)
-
-    async def _evaluated(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str | None) -> bytes:
-        request = {"query": query, "parameters": parameters, "tables": tables, "changes": changes}
-        # The changes of open streams wait longer, for each other.
-        wait_seconds = None if changes is None else _PART_SECONDS
-        return await self.answer(as_json({**request, "bytes": self._answer}), wait_seconds)

@@ -40,7 +40,7 @@ from keyed.stores.growth import resident_bytes
 from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.tables.follower import PinnedStore
-from keyed.tables.operator_view import View
+from keyed.tables.stored_entries import StoredEntries
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from tests.support.waiting import logged, no_more, until
@@ -557,15 +557,15 @@ def test_a_history_that_is_read_while_commits_are_removed_is_no_damage(log, tmp_
     with open_tables(log, tmp_path / "tables", history=1) as tables:
         tables.poll()
         operator = tables._operators["Count"]
-        history, oldest = View.history, operator.extent.oldest
+        history, oldest = StoredEntries.history, operator.extent.oldest
 
-        def followed(self: View, *address: Any) -> Any:
+        def followed(self: StoredEntries, *address: Any) -> Any:
             run(log, rows=12)
             tables.poll()
             return history(self, *address)
 
         with monkeypatch.context() as patch:
-            patch.setattr(View, "history", followed)
+            patch.setattr(StoredEntries, "history", followed)
             if kept:
                 assert [version.value for version in tables["count"].history(1)] == [2]
                 assert operator.extent.oldest == oldest

@@ -22,7 +22,7 @@ import keyed
 from keyed import windows as w
 from keyed.base.background import Status
 from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
-from keyed.tables import open_tables, sink_copy
+from keyed.tables import open_tables, replication
 from keyed.testing import KeyedTestHarness
 from keyed.testing.sink_conformance import CopyConformance
 from keyed.topics import Avro, Json, UpsertTopic
@@ -279,7 +279,7 @@ class Parts(keyed.KeyedProcessFunction):
 
 @pytest.mark.parametrize("table", ["seen", "total"])
 def test_keys_without_names_are_known_from_rows_also_when_the_last_one_goes(kafka, tmp_path, monkeypatch, table):
-    monkeypatch.setattr(sink_copy, "_ROWS", 2)
+    monkeypatch.setattr(replication, "_ROWS", 2)
     log = keyed.DirectoryChangelog(tmp_path / "log")
     topic = new_topic(kafka)
     with (

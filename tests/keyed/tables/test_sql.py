@@ -321,9 +321,9 @@ def test_sql_has_what_is_stored_whatever_types_the_user_reads_it_in(tmp_path):
 def test_a_forked_process_opens_its_own_database(tables):
     """Whatever another thread was at in that of its parent."""
     assert tables.sql("select 1 as one").to_pylist() == [{"one": 1}]
-    before, inherited = sql._database(), list(sql._pool._free)
+    before, inherited = sql._database(), list(sql._free.queue)
     assert inherited
-    with sql._pool._lock:
+    with sql._free.mutex:
         child = os.fork()
     if child == 0:
         # It may hang.
@@ -331,7 +331,7 @@ def test_a_forked_process_opens_its_own_database(tables):
         status = 1
         with suppress(BaseException), read_tables(tables.path) as own:
             found = own.sql("select 1 as one").to_pylist()
-            free = sql._pool._free
+            free = sql._free.queue
             is_own = sql._database() is not before and not any(each in inherited for each in free)
             status = 0 if found == [{"one": 1}] and is_own and len(free) == 1 else 2
         os._exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import LifoQueue
 
 import attrs
 import pytest
@@ -94,7 +95,7 @@ def test_few_connections_are_kept_however_many_threads_ask(tmp_path, monkeypatch
             return made[-1]
 
         monkeypatch.setattr(sql, "_Connection", counted)
-        monkeypatch.setattr(sql, "_pool", sql._Pool())
+        monkeypatch.setattr(sql, "_free", LifoQueue(sql._CONNECTIONS))
 
         def ask(number: int) -> bool:
             if number % 10 == 0:
@@ -104,7 +105,7 @@ def test_few_connections_are_kept_however_many_threads_ask(tmp_path, monkeypatch
             return run_sql({"other": tables["other"]}, "select value from other").to_pylist() == [{"value": 7}]
 
         assert all(threads.map(ask, range(500)))
-        kept = sql._pool._free
+        kept = sql._free.queue
         assert len(kept) == len(set(kept)) <= 4
         for each in made:
             if each not in kept:
