@@ -299,7 +299,7 @@ class Replication(Closeable):
             if self._copied is not None and digest != self._copied[1] != "":
                 raise HistoryCompacted("the table has other columns than the copy")
             written = self._commit(token, digest, rows, upserts, removed)
-        self._wrote(written, token, digest)
+        self._wrote(written, token)
 
     def _resync(self, reason: str) -> None:
         """Change the copy to the newest state."""
@@ -317,7 +317,7 @@ class Replication(Closeable):
                 written.tombstones,
                 reason,
             )
-        self._wrote(written, token, digest)
+        self._wrote(written, token)
 
     def _digest(self, rows: ReplicatedRows) -> str:
         """Return a digest of the columns; empty if they are not known yet.
@@ -394,11 +394,11 @@ class Replication(Closeable):
                 f"{self.to!r}: another replication of this table has written; it goes on in the place of this one"
             )
         self._number += 1
+        self._copied, self._stored_at = (str(token), digest), time.monotonic()
         return written
 
-    def _wrote(self, written: Written, token: Token, digest: str) -> None:
-        self._at, self._copied = token, (str(token), digest)
-        self._stored_at = time.monotonic()
+    def _wrote(self, written: Written, token: Token) -> None:
+        self._at = token
         self.transactions += 1
         self.rows += written.rows
         self.tombstones += written.tombstones
@@ -417,8 +417,6 @@ class Replication(Closeable):
         if at is None or copied is None or (copied[0] == str(at) and not again):
             return
         self._commit(at, copied[1])
-        self._copied = str(at), copied[1]
-        self._stored_at = time.monotonic()
 
     def _show(self, token: Token) -> None:
         self.batch = batch_id(token.batch)

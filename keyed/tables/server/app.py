@@ -989,9 +989,7 @@ def make_app(
     tokens = len(access.tokens)
     sql = WorkerProcesses("keyed.tables.sql_worker", str(tables.path), limits=limits, tokens=tokens)
     push = WorkerProcesses("keyed.tables.push_worker", limits=limits, tokens=tokens)
-    # An answer of a peer also has the addresses of its entries.
-    most = 2 * limits.answer + (1 << 20)
-    shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20, tokens)
+    shares = PeerShares(peers or Peers(()), limits, tokens)
     watch = Watch(tables, limits.streams, tokens)
     server = _Server(tables, access, limits, sql, push, status, watch, shares)
     routes = [

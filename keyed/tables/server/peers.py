@@ -24,6 +24,7 @@ from keyed.base.shown import without_credentials
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.tables.follower import shown_groups
 from keyed.tables.server.access import checked_token
+from keyed.tables.server.limits import Limits
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
 #: Seconds for which a peer's status is used; seconds that it may take; and the factor by which a peer whose status took
@@ -115,13 +116,14 @@ class PeerShares:
         id: Identifies this server, also under an address in its own list.
     """
 
-    def __init__(self, peers: Peers, limit: int, wait_seconds: float, file_limit: int, tokens: int = 1) -> None:
+    def __init__(self, peers: Peers, limits: Limits, tokens: int) -> None:
         self.id = uuid4().hex
         self._config = peers
-        self._limit, self._file_limit = limit, file_limit
+        # An answer of a peer also has the addresses of its entries.
+        self._limit, self._file_limit = 2 * limits.answer + (1 << 20), limits.sql_megabytes << 20
         self._peers = {address: _Peer() for address in peers.addresses}
         self._refreshing = asyncio.Lock()
-        self._concurrency = ConcurrencyLimit(_FORWARDED, wait_seconds, 503, "requests to peers", tokens)
+        self._concurrency = ConcurrencyLimit(_FORWARDED, limits.wait_seconds, 503, "requests to peers", tokens)
 
     @property
     def are_configured(self) -> bool:

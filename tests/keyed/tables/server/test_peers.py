@@ -27,7 +27,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError
 from keyed.tables import StateTables, open_tables
 from keyed.tables.operator_view import Operator
-from keyed.tables.server import Access, Peers
+from keyed.tables.server import Access, Limits, Peers
 from keyed.tables.server import peers as peers_module
 from keyed.tables.server.app import make_app
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
@@ -438,7 +438,7 @@ def test_a_peer_that_sends_a_byte_now_and_then_takes_no_longer_than_the_time_lim
         thread = threading.Thread(target=dribble, daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        shares = PeerShares(Peers([address]), 1 << 20, 1.0, 1 << 20)
+        shares = PeerShares(Peers([address]), Limits(), 1)
         try:
             with pytest.raises(PeerUnavailable, match=r"its answer took longer than 0.1 s"):
                 shares._request(address, "/status", {}, 0.1, None)
