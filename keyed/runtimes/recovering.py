@@ -48,7 +48,7 @@ def flush(
     logs: dict[str, Changelog] = {name: changelog_at(each) for name, each in changelogs.items()}
     if used is None:
         return flush_checkpoint(checkpoint, logs)
-    from keyed.runtimes.spark.checkpoint.spark_flush import spark_flush
+    from keyed.runtimes.spark.checkpoint.spark_recovery import spark_flush
 
     return spark_flush(used, checkpoint, logs)
 
@@ -86,7 +86,7 @@ def verify(
     operator = None if log is None else header_of(log).operator
     used = _session_for(source, session)
     if used is not None:
-        from keyed.runtimes.spark.checkpoint.spark_verify import spark_verify
+        from keyed.runtimes.spark.checkpoint.spark_recovery import spark_verify
 
         return spark_verify(used, source, operator, log)
     with Checkpoint.open(source) as opened:

@@ -122,22 +122,22 @@ def arrivals(
         silent = (time.monotonic() - silent_since) * _SHARE_OF_SILENCE if len(sources) > 1 else math.inf
         for each in waiting:
             each.set_waits(max(_LEAST_WAIT, silent), more)
-        found: list[list[SourceRows] | None] = []
+        parts: list[list[SourceRows] | None] = []
         for number, reader in enumerate(reading):
             if alignment.holds(number) and not endless[number]:
-                found.append([SourceRows(waits=True, held=True) for _ in readers[number]])
+                parts.append([SourceRows(waits=True, held=True) for _ in readers[number]])
                 continue
-            taken = None if endless[number] else next(reader, None)
-            alignment.took(number, None if taken is None else taken[0].highest, ended=taken is None)
-            found.append(taken)
-        if all(each is None for each in found):
+            next_rows = None if endless[number] else next(reader, None)
+            alignment.took(number, None if next_rows is None else next_rows[0].highest, ended=next_rows is None)
+            parts.append(next_rows)
+        if all(each is None for each in parts):
             return
-        found = [next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, found, strict=True)]
-        arrived = Arrivals(read=[0 if each is None else each[0].read for each in found])
-        arrived.waits = all(each is None or each[0].waits for each in found)
+        parts = [next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, parts, strict=True)]
+        arrived = Arrivals(read=[0 if each is None else each[0].read for each in parts])
+        arrived.waits = all(each is None or each[0].waits for each in parts)
         if not arrived.waits:
             silent_since = time.monotonic()
-        for names, each in zip(readers, found, strict=True):
+        for names, each in zip(readers, parts, strict=True):
             for (stage, number), rows in zip(names, each or (), strict=each is not None):
                 arrived.rows[stage.name, number] = rows
         # The caller counts the rows of the first source when it commits them.
@@ -226,17 +226,17 @@ class SourceReader:
         # A source of tables cuts its batches itself.
         tables: Any = getattr(data, "batches", None)
         gives_tables = callable(tables)
-        for taken in tables() if gives_tables else _cut(iter(data), self.size, self.first):
+        for batch in tables() if gives_tables else _cut(iter(data), self.size, self.first):
             position.source = data.position()
             if position.source is None or not _is_plain(position.source):
                 raise DefinitionError(
                     f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot "
                     "store; return plain data: numbers, text, lists, dictionaries"
                 )
-            if gives_tables and taken is not PAUSE:
-                yield [_of_table(stage, taken, self.limit) for stage in self.readers]
+            if gives_tables and batch is not PAUSE:
+                yield [_of_table(stage, batch, self.limit) for stage in self.readers]
             else:
-                yield self._for_each([] if taken is PAUSE else taken)
+                yield self._for_each([] if batch is PAUSE else batch)
 
     def _of_elements(self, data: Iterable[Any]) -> Iterator[list[SourceRows]]:
         elements = iter(data)
@@ -244,9 +244,9 @@ class SourceReader:
         if not isinstance(data, list | tuple):
             consumed = (element_of(element) for element in elements if element is not PAUSE)
         tracker = self._tracker(lambda count: list(islice(consumed, count)), list)
-        for taken in _cut(_no_tables(elements), self.size, self.first):
-            self._track(tracker, taken, list)
-            yield self._for_each(taken)
+        for batch in _cut(_no_tables(elements), self.size, self.first):
+            self._track(tracker, batch, list)
+            yield self._for_each(batch)
 
     def _of_tables(self, columns: Sequence[str], tables: Iterator[Any]) -> Iterator[list[SourceRows]]:
         for stage in self.readers:
@@ -260,11 +260,11 @@ class SourceReader:
             yield [_of_table(stage, batch, self.limit) for stage in self.readers]
             wanted = self.size
 
-    def _for_each(self, taken: list[Any]) -> list[SourceRows]:
+    def _for_each(self, elements: list[Any]) -> list[SourceRows]:
         """Return elements for each reader, which may change its own copies."""
-        if not taken:
+        if not elements:
             return [SourceRows(waits=True) for _ in self.readers]
-        own = [taken, *([own_element(element) for element in taken] for _ in self.readers[1:])]
+        own = [elements, *([own_element(element) for element in elements] for _ in self.readers[1:])]
         return [checked(reader, rows, None, self.limit) for reader, rows in zip(self.readers, own, strict=True)]
 
     def _tracker(self, take: Callable[[int], Any], rows_of: Callable[[Any], list[Any]]) -> Tracker | None:

@@ -45,8 +45,7 @@ from keyed.runtimes.spark.query.group_marks import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import SourceArchive, archive_for, shipped
 from keyed.runtimes.spark.worker.emit import Emitter
-from keyed.runtimes.spark.worker.initial_payloads import pack_initial
-from keyed.runtimes.spark.worker.pack import Packer, Reading
+from keyed.runtimes.spark.worker.pack import Packer, Reading, pack_initial
 from keyed.runtimes.spark.worker.processor import Operation, Processor
 from keyed.runtimes.spark.worker.unpack import PackedInput
 from keyed.runtimes.spark.worker.wire import (

@@ -17,8 +17,8 @@ from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
-from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
+from keyed.runtimes.spark.checkpoint.spark_recovery import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas
 from keyed.runtimes.spark.query.group_marks import (
     export_operators,

@@ -24,9 +24,9 @@ from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import has_lost_jvm, has_no_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import Job
-from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
+from keyed.runtimes.stop_signals import Stopped, noted_signals
 from keyed.tables.state_tables import StateTables
 
 if TYPE_CHECKING:

@@ -30,11 +30,13 @@ from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.job.transforms import Transform
 from keyed.job.vectorized_functions import VectorizedFunction
+from keyed.runtimes.initial_frames import cut
 from keyed.runtimes.recording import Recorder, with_timestamps
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,
+    STATE,
     TIMESTAMP,
     GroupMark,
     RowsEncoder,
@@ -498,3 +500,29 @@ class _Rows:
         table = combined(reading.combiner, table, reading.keys, reading.operator)
         self._rows_combined += rows.num_rows - table.num_rows
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
+
+
+def pack_initial(
+    state: str | None, keys: tuple[str, ...], operator: str, parallelism: int, batches: Iterator[Any]
+) -> Iterator[pa.RecordBatch]:
+    """Pack the rows of an initial state's frame by key group.
+
+    Args:
+        state: Name of the state; ``None`` if a column of the rows has it.
+        keys: Columns of the key.
+        operator: Name of the operator, for errors.
+        parallelism: Number of key groups.
+        batches: The rows.
+    """
+    from pyspark import TaskContext
+
+    metadata: dict[bytes, bytes] = {} if state is None else {STATE: state.encode()}
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    ids = group_ids(parallelism)
+    for position, batch in enumerate(batches):
+        for index, part in cut(pa.Table.from_batches([batch]), keys, operator, parallelism):
+            rows = part.replace_schema_metadata(metadata).combine_chunks().to_batches()[0]
+            payload = RowsEncoder(rows.schema, None).payload(rows, partition, position)
+            arrays: list[Any] = [pa.array([ids[index]], pa.int32()), pa.array([payload], pa.binary())]
+            yield pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])

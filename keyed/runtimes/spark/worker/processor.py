@@ -33,10 +33,16 @@ from keyed.recovery.loading import restore
 from keyed.runtimes.garbage import Collector, freeze_modules
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
-from keyed.runtimes.spark.worker.initial_payloads import read_initial
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, chained_batch, reached_before, read_payloads
+from keyed.runtimes.spark.worker.unpack import (
+    PackedInput,
+    batch_of,
+    chained_batch,
+    reached_before,
+    read_initial,
+    read_payloads,
+)
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
 

@@ -7,7 +7,7 @@ while the batch runs (`keyed.arrow.read.table_chunks`); a vectorized function ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,12 @@ from keyed.base.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.forwarded import check_table
+from keyed.engine.initial_rows import InitialEntry, entries_of
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
 from keyed.job.operators import OperatorSpec
 from keyed.job.vectorized_functions import VectorizedFunction, combines
-from keyed.runtimes.spark.worker.wire import TIMESTAMP, Payload, read_payload
+from keyed.runtimes.spark.worker.wire import STATE, TIMESTAMP, Payload, read_payload
 from keyed.table_state.batches import combined, in_time_order, with_times
 
 
@@ -262,3 +263,12 @@ def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[]
         if time == TIMESTAMP:
             table = table.drop_columns([TIMESTAMP])
     return lambda: table_chunks(table, packed.keys, numbers)
+
+
+def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
+    """Yield the entries in the payloads of a key group, in the order of the frames' partitions."""
+    decoded = map(read_payload, payloads)
+    for payload in sorted(decoded, key=lambda payload: (payload.source, payload.position)):
+        table = payload.table(None)
+        name = (table.schema.metadata or {}).get(STATE)
+        yield from entries_of(table, None if name is None else name.decode(), keys, operator)

@@ -48,6 +48,8 @@ from keyed.errors import CorruptionError
 
 #: Hidden columns besides those of the user.
 TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
+#: Name of the state of initial rows that all belong to one, in the metadata of their schema.
+STATE = b"keyed_state"
 #: The columns of packed rows. pandas does not accept names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keyed.runtimes.spark.query import spark_query
-from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_query import SparkQuery
+from keyed.runtimes.stop_signals import Stopped, noted_signals
 from tests.keyed.runtimes.spark.functions import write_file
 from tests.support.spark_programs import Program
 from tests.support.waiting import until

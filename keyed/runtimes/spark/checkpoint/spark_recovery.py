@@ -1,22 +1,24 @@
-"""Flush: exports committed batches of a checkpoint that its changelogs lack.
+"""Flush and verify of a checkpoint of Spark: flush exports committed batches that its changelogs lack.
 
 A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and the
 whole state of a checkpoint whose changelog is empty. The workers do it: first with the records of the last batch, and
 then, for key groups that need more, with all of their records. Before that the driver logs the query's position, if
 `run` or `start` have begun it, so that its sources can be distinguished from the ticks.
+
+Verify compares the state with the hash in its commits, and with its changelog.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from keyed.base.schemas import Schema
+from keyed.base.schemas import Schema, schema_of
 from keyed.changelog.model import Changelog, batch_id
 from keyed.engine.export import export
 from keyed.engine.group_log import GroupLog
@@ -24,6 +26,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.recovery.local_checkpoint import check_changelog
+from keyed.recovery.verification import Verified, verify_group
 from keyed.runtimes.spark.checkpoint.begin import read_begin
 from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
@@ -36,7 +39,8 @@ from keyed.stores.scratch import ScratchFolder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_RESULT = Schema((("name", "string"), ("commit", "bigint"), ("done", "boolean")))
+_EXPORTED = Schema((("name", "string"), ("commit", "bigint"), ("done", "boolean")))
+_VERIFIED = schema_of(Verified)
 
 
 @attrs.frozen
@@ -70,18 +74,44 @@ def spark_flush(
     """
     checkpoint = spark_path(session, os.fspath(checkpoint))
     metas = committed_metas(session, checkpoint)
+    _check_operators(checkpoint, metas, changelogs.keys())
     operators = {operator: meta.operator for operator, meta in metas.items()}
-    unknown = changelogs.keys() - operators.values()
-    if unknown:
-        raise OperatorChanged(
-            f"the checkpoint {checkpoint} has no operator {min(unknown)!r}; it has {sorted(operators.values())}"
-        )
     for operator, name in operators.items():
         if name in changelogs:
             changelogs[name].prepare(name, operator.parallelism)
     _log_position(session, checkpoint, metas, changelogs)
     waiting = {meta.operator: 1 + meta.commit - meta.unexported()[0].sequence for meta in metas.values()}
     return export_last(session, checkpoint, operators, changelogs, waiting)
+
+
+def spark_verify(
+    session: SparkSession, checkpoint: str | os.PathLike[str], operator: str | None, changelog: Changelog | None = None
+) -> list[Verified]:
+    """Check the operators of a Spark checkpoint, or one of them, and compare it with its changelog if one is given.
+
+    Args:
+        session: A Spark session; it need not be the one of the query.
+        checkpoint: Folder of the checkpoint.
+        operator: Name of the operator; ``None`` for all.
+        changelog: Its changelog, to compare with, commit by commit and entry by entry.
+
+    Returns:
+        A `Verified` for each key group.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it has no such operator.
+        ChangelogError: The changelog was never written, or cannot be read.
+    """
+    checkpoint = spark_path(session, os.fspath(checkpoint))
+    metas = committed_metas(session, checkpoint)
+    _check_operators(checkpoint, metas, () if operator is None else (operator,))
+    states = {meta.operator: state for state, meta in metas.items()}
+    verified = []
+    for name in sorted(states) if operator is None else [operator]:
+        rows = for_groups(session, checkpoint, [Selection(states[name])], partial(_verify, changelog), _VERIFIED)
+        groups = [Verified(**{field: row[field] for field in _VERIFIED.names}) for row in rows]
+        verified += sorted(groups, key=lambda each: each.group)
+    return verified
 
 
 def export_last(
@@ -116,13 +146,24 @@ def export_last(
             if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]
         if missing:
-            results = for_groups(session, checkpoint, missing, partial(_export_group, targets, changes), _RESULT)
+            results = for_groups(session, checkpoint, missing, partial(_export_group, targets, changes), _EXPORTED)
             done |= {(row.name, row.keygroup): row for row in results if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
         batch = batch_id(row.commit)
         newest[row.name] = min(batch, newest.get(row.name, batch))
     return newest
+
+
+def _check_operators(checkpoint: str, metas: Mapping[StateOperator, GroupMeta], names: Iterable[str]) -> None:
+    """Check that a checkpoint has operators.
+
+    Raises:
+        OperatorChanged: It lacks one.
+    """
+    present = {meta.operator for meta in metas.values()}
+    if unknown := {*names} - present:
+        raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {min(unknown)!r}; it has {sorted(present)}")
 
 
 def _log_position(
@@ -216,3 +257,7 @@ def _lazy_store(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable
 
 def _not_enough() -> NoReturn:
     raise _NotEnoughError
+
+
+def _verify(changelog: Changelog | None, meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
+    return attrs.asdict(verify_group(meta, log, changelog))
