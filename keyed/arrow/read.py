@@ -125,6 +125,9 @@ def column_values(column: Any) -> list[Any]:
         return column_values(column.cast(pa.list_(type_.value_type)))
     if types.is_timestamp(type_):
         return _timestamps(column)
+    if types.is_duration(type_) and type_.unit == "ns":
+        # Otherwise these are of a class of pandas.
+        return column_values(column.cast(pa.duration("us"), safe=False))
     if column.null_count == 0 and (types.is_integer(type_) or types.is_floating(type_)):
         numbers: list[Any] = column.to_numpy().tolist()
         return numbers

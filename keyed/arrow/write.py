@@ -31,7 +31,7 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -40,6 +40,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from keyed.arrow.read import column_values
 from keyed.base.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.base.schemas import Schema, parse_ddl, split_top_level
 from keyed.base.shown import mistaken, shown
@@ -167,11 +168,20 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
         target = arrow_schema(schema)
         return pa.Table.from_arrays(arrays_of(values, target, where), schema=target)
     names = values[0]._fields
+    for cls in set(map(type, values)):
+        if {*(fields_of(cls) or ())} != {*names}:
+            other = next(value for value in values if type(value) is cls)
+            raise OutputDefinitionError(
+                f"{where}: {shown(values[0])} and {shown(other)} have different columns; declare the output's type, or "
+                "give all rows the same ones, with None where there is no value"
+            )
     columns = []
     for name in names:
-        column = [getattr(v, name) if not isinstance(v, Row) else v[name] for v in values]
+        column = [_field(value, name) for value in values]
         try:
             columns.append(pa.array([item._asdict() if isinstance(item, Row) else item for item in column]))
+            if len({each.tzinfo is None for each in column if isinstance(each, datetime)}) > 1:
+                raise ValueError("times with and without a time zone")
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OutputDefinitionError(
                 f"{where}: the values of column {name!r} have no common Arrow type ({error}); declare the output's type"
@@ -187,21 +197,16 @@ def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
     """
     import pyarrow as pa
 
-    if schema is not None:
-        return table_of(values, schema, "result")
-    names = [names_of(value) for value in values]
-    other = next((value for value, each in zip(values, names, strict=True) if each != names[0]), None)
-    if other is not None:
-        raise OutputDefinitionError(
-            f"result: {shown(values[0])} and {shown(other)} have different columns; declare the output's type"
-        )
-    if not values:
+    if schema is None and not values:
         return pa.table({})
-    if names[0] and fields_of(type(values[0])) is None:
-        values = [row_class(names[0])(_field(value, name) for name in names[0]) for value in values]
-    if not names[0]:
-        values = [row_class(("value",))((value,)) for value in values]
-    return table_of(values, None, "result")
+    return table_of(values if schema is not None else list(map(_row_of, values)), schema, "result")
+
+
+def _row_of(value: Any) -> Any:
+    if fields_of(type(value)) is not None:
+        return value
+    names = names_of(value)
+    return row_class(names)(_field(value, name) for name in names) if names else row_class(("value",))((value,))
 
 
 def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
@@ -255,9 +260,21 @@ def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]
     return _by_column(values, schema, where, _array)
 
 
-def check_values(values: Sequence[Any], schema: pa.Schema, where: str) -> None:
-    """Check that values fit their columns, like `arrays_of`, without creating arrays."""
-    _by_column(values, schema, where, _check)
+def converted_columns(values: Sequence[Any], schema: pa.Schema, where: str, *, raw: bool) -> tuple[list[Any], bool]:
+    """Return the columns of values as a table of the schema has them, and whether the values are these already.
+
+    Args:
+        values: The values.
+        schema: The columns.
+        where: Operator and output, for messages.
+        raw: Leave the values in the columns as they are.
+
+    Raises:
+        OutputDefinitionError: As of `arrays_of`.
+    """
+    convert = (lambda column, _: (column, True)) if raw else _converted
+    columns, are_same = zip(*_by_column(values, schema, where, convert), strict=True)
+    return list(columns), all(are_same)
 
 
 def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callable[[list[Any], Any], Any]) -> list[Any]:
@@ -281,19 +298,32 @@ def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callab
     return made
 
 
-def _check(column: list[Any], type_: Any) -> None:
-    """Check the values of a column: the usual ones by what is quicker than an array of Arrow."""
+def _converted(column: list[Any], type_: Any) -> tuple[list[Any], bool]:
+    """Return what a table has for the values of a column, and whether these are the same.
+
+    The usual values are checked by what is quicker than an array of Arrow.
+    """
     import pyarrow as pa
 
-    found = set(map(type, column))
+    classes = set(map(type, column))
     with suppress(OverflowError, UnicodeEncodeError):
-        if found == {int} and pa.types.is_int64(type_):
+        if classes == {int} and pa.types.is_int64(type_):
             array("q", column)
-            return
-        if found == {str} and pa.types.is_string(type_):
+            return column, True
+        if classes == {str} and pa.types.is_string(type_):
             "".join(column).encode()
-            return
-    _array(column, type_)
+            return column, True
+    values = _array(column, type_)
+    if pa.types.is_timestamp(type_):
+        zone = None if type_.tz is None else UTC
+        is_same = classes <= {datetime, _NULL} and all(
+            value is None or (value.tzinfo is zone and not value.fold) for value in column
+        )
+    else:
+        # A decimal gets the scale of its type, and a float the bits.
+        exact = _leaf(type_)[0] - ({bytearray, Decimal} if pa.types.is_integer(type_) else {int, bytearray, Decimal})
+        is_same = classes <= exact and not pa.types.is_float32(type_)
+    return (column, True) if is_same else (column_values(values), False)
 
 
 def _split(values: Sequence[Any], names: list[str], *, bare: bool) -> list[list[Any]]:
@@ -461,7 +491,7 @@ def _as_milliseconds(value: Any, rule: str) -> int | None:
     if value is None or type(value) is int:
         return value
     if isinstance(value, datetime) and value.tzinfo is not None and value.microsecond % 1000 == 0:
-        return (value - datetime.fromtimestamp(0, value.tzinfo)) // timedelta(milliseconds=1)
+        return (value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
     raise _MisfitError(value, f"{rule}; one column has both")
 
 

@@ -125,10 +125,10 @@ def transformed(
 def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[Any], Any] | None) -> TransformedRows:
     times = rows.times
     if step.kind == "map":
-        results = _each(step.function, rows.values(), where, _check_row)
+        results = results_of(step.function, rows.values(), where, _check_row)
     else:
         results, counts = [], []
-        for values in _each(step.function, rows.values(), where, _rows_of):
+        for values in results_of(step.function, rows.values(), where, _rows_of):
             results += values
             counts.append(len(values))
         if times is not None:
@@ -140,15 +140,18 @@ def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[A
     return TransformedRows(times, None, results if own is None else list(map(own, results)))
 
 
-def _each(
+def results_of(
     function: Callable[[Any], Any],
     values: list[Any],
     where: str,
-    accept: Callable[[Any, Any, str], Any],
+    accept: Callable[[Any, Any, str], Any] | None = None,
 ) -> list[Any]:
     """Return the result of a function for each value, as another function accepts it, or refuses it."""
     results: list[Any] = []
     try:
+        if accept is None:
+            results.extend(map(function, values))
+            return results
         for value in values:
             results.append(accept(function(value), value, where))  # noqa: PERF401 - an error names its value
     except KeyedError:
@@ -196,7 +199,7 @@ def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
 
 def _matching(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
     """Return the places of the values for which a function returns true."""
-    return [place for place, keeps in enumerate(_each(function, values, where, _check_truth)) if keeps]
+    return [place for place, keeps in enumerate(results_of(function, values, where, _check_truth)) if keeps]
 
 
 def _check_truth(result: Any, value: Any, where: str) -> Any:

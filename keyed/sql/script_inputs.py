@@ -133,10 +133,20 @@ class ScriptInput:
             for batch in table.to_batches(ROWS):
                 yield self._table(column_part(batch, names, "row", self._count))
         else:
-            rows = iter(given)
             make = self._of_records if self.is_topic else self._of_rows
-            while part := list(itertools.islice(rows, ROWS)):
-                yield make(part)
+            yield from map(make, self._parts(iter(given)))
+
+    def _parts(self, rows: Iterator[Any]) -> Iterator[list[Any]]:
+        while True:
+            part: list[Any] = []
+            try:
+                part.extend(itertools.islice(rows, ROWS))
+            except Exception as error:
+                what = f"the rows of {self.source.name} failed after {self._count + len(part)} rows"
+                raise SourceError(f"{what}: {type(error).__name__}: {error}") from error
+            if not part:
+                return
+            yield part
 
     def _of_file(self, path: Path) -> Iterator[pa.Table]:
         source = self.source

@@ -55,24 +55,25 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
         NullKeyError: A key is null.
         EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
     """
+    check_key_types(table, keys, operator)
     for key in keys:
-        if key not in table.column_names:
-            columns = ", ".join(table.column_names)
-            raise DefinitionError(f"operator {operator!r}: key column {key!r} is not in {columns}")
         if table.column(key).null_count:
             row = table_rows(table.filter(table.column(key).is_null()).slice(0, 1))[0]
             parts = tuple(row[part] for part in keys if part in table.column_names)
             raise null_key(operator, parts[0] if len(keys) == 1 else parts, row, of_source=False)
-    check_key_types(table, keys, operator)
 
 
 def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     """Check that the values of key columns can be keys.
 
     Raises:
+        DefinitionError: A key column is missing.
         EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
     """
     for key in keys:
+        if key not in table.column_names:
+            columns = ", ".join(table.column_names)
+            raise DefinitionError(f"operator {operator!r}: key column {key!r} is not in {columns}")
         column = table.column(key)
         if pa.types.is_nested(column.type):
             raise EncodingError(
@@ -84,9 +85,10 @@ def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None
                 f"operator {operator!r}: key column {key!r} has times without a time zone, which are no instants, and "
                 "cannot be keys; give the column a zone, as with pandas' dt.tz_localize('UTC')"
             )
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        is_time = pa.types.is_timestamp(column.type)
+        if (is_time or pa.types.is_duration(column.type)) and column.type.unit == "ns":
             try:
-                column.cast(pa.timestamp("us", column.type.tz))
+                column.cast(pa.timestamp("us", column.type.tz) if is_time else pa.duration("us"))
             except pa.ArrowInvalid as error:
                 raise EncodingError(
                     f"operator {operator!r}: key column {key!r} has times with nanoseconds, and those of keys have "

@@ -27,8 +27,10 @@ def converted(column: Any, type_: pa.DataType) -> Any:
             return converted(column.cast(source.value_type), type_)
         if types.is_integer(source) and types.is_timestamp(type_) and type_.tz is not None:
             return column.cast(pa.int64()).cast(pa.timestamp("ms", type_.tz)).cast(type_)
-        is_wider = types.is_integer(source) and (types.is_floating(type_) or types.is_decimal(type_))
-        if _family(source) == _family(type_) or types.is_null(source) or is_wider:
+        if types.is_integer(source) and types.is_decimal(type_):
+            # Arrow would refuse small numbers too, by the digits that their type may have.
+            return column.cast(pa.decimal128(38, type_.scale)).cast(type_)
+        if _is_convertible(source, type_):
             return column.cast(type_)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
@@ -65,6 +67,21 @@ def normalised_column(column: Any) -> Any:
     zero = pa.scalar(0, column.type)
     column = pc.if_else(pc.equal(column, zero), zero, column)
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+
+
+def _is_convertible(source: Any, type_: Any) -> bool:
+    """Return whether a cast converts values, and those inside of them, without a change of meaning."""
+    types = pa.types
+    if types.is_dictionary(source):
+        return _is_convertible(source.value_type, type_)
+    if _family(source) != _family(type_):
+        return types.is_null(source) or (types.is_integer(source) and types.is_floating(type_))
+    if types.is_struct(type_):
+        given = {field.name: field.type for field in source}
+        return all(each.name in given and _is_convertible(given[each.name], each.type) for each in type_)
+    if types.is_map(type_):
+        return _is_convertible(source.key_type, type_.key_type) and _is_convertible(source.item_type, type_.item_type)
+    return _family(type_) != "list" or _is_convertible(source.value_type, type_.value_type)
 
 
 def _family(type_: Any) -> object:

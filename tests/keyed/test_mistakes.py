@@ -476,19 +476,25 @@ def test_a_result_is_a_sequence_of_its_values():
         (pa.array([[1], [1]]), r"operator 'out': key column 'k' has type list<item: int64>, which cannot be a key"),
         (pa.array([{"a": 1}] * 2), r"operator 'out': key column 'k' has type struct<a: int64>, which cannot be a key"),
         (pa.array([1, 2], pa.timestamp("ns", "UTC")), r"operator 'out': key column 'k' has times with nanoseconds"),
+        (pa.array([1, 2], pa.duration("ns")), r"operator 'out': key column 'k' has times with nanoseconds"),
         (pa.array([1, 2], pa.timestamp("us")), r"operator 'out': key column 'k' has times without a time zone.*tz_loc"),
     ],
 )
 def test_columns_whose_values_cannot_be_keys_are_named(values, message, vectorized):
-    stream = keyed.stream(pa.table({"k": values, "v": [1, 2]})).key_by("k")
-    function = CountsRows() if vectorized else Passes()
-    with pytest.raises(keyed.errors.EncodingError, match=message):
-        stream.process(function, "n bigint" if vectorized else None, name="out").run()
+    table = pa.table({"k": values, "v": [1, None]})
+    direct, by_rows = keyed.stream(table), keyed.stream(table, timestamp=lambda row: 0)
+    for stream in (direct, by_rows, direct.map_batches(lambda rows: rows)):
+        function = CountsRows() if vectorized else Passes()
+        with pytest.raises(keyed.errors.EncodingError, match=message):
+            stream.key_by("k").process(function, "n bigint" if vectorized else None, name="out").run()
 
 
 def test_times_of_nanoseconds_that_are_whole_microseconds_are_keys():
-    times = pa.array([1000, 2000, 1000], pa.timestamp("ns", "UTC"))
-    assert len(set(keyed.stream(pa.table({"k": times})).key_by("k").process(KeyOfRow()).run().values)) == 2
+    for type_, cls in (pa.timestamp("ns", "UTC"), dt.datetime), (pa.duration("ns"), dt.timedelta):
+        times = pa.array([1000, 2000, 1000], type_)
+        keys = keyed.stream(pa.table({"k": times})).key_by("k").process(KeyOfRow(), parallelism=2).run().values
+        assert len(set(keys)) == 2
+        assert set(map(type, keys)) == {cls}
 
 
 class KeyOfRow(KeyedProcessFunction):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import attrs
 
@@ -392,7 +392,7 @@ class LocalQuery(Shown):
             first=None if again is None else again.rows,
         )
         before = position.batches
-        while not self._stopping.is_set() and (arrived := self._next(source, position)) is not None:
+        while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
             if arrived.waits:
                 now = self._now()
                 if not any(operator.is_due(now) for operator in operators):
@@ -463,19 +463,13 @@ class LocalQuery(Shown):
         ahead = source.max_ahead_ms
         return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
-    def _next(self, source: Iterator[Arrivals], position: LocalPosition) -> Arrivals | None:
+    def _next(self, source: Iterator[Arrivals]) -> Arrivals | None:
         """Return the rows of the sources for the next batch, ``None`` at their end."""
         self._is_reading = True
         try:
             return next(source, None)
         except _Interrupted:
             return None
-        except KeyedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a source raises is named and raised again
-            places: Any = zip(self._last.sources, [position, *position.beside], strict=False)
-            read = ", ".join(f"{place.rows} rows of the {type(each.data).__name__}" for each, place in places)
-            self._failed(error, f" while it read after {read}")
         finally:
             self._is_reading = False
 
@@ -543,8 +537,8 @@ class LocalQuery(Shown):
                 commits.forget(OUTBOX)
         except KeyedError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again
-            self._failed(error)
+        except Exception as error:
+            raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = min(each.watermark for each in reached.values())
         duration = int((time.monotonic() - began) * 1000)
@@ -576,9 +570,6 @@ class LocalQuery(Shown):
             else:
                 tables = [table_of_elements([*values], times) for _, times, values, _ in rows.chunks()]
             to.write(batch, number, each.side, tables)
-
-    def _failed(self, error: Exception, where: str = "") -> NoReturn:
-        raise QueryFailed(f"the query failed{where}: {type(error).__name__}: {error}") from error
 
     def _position(self, commits: BufferedCommits) -> LocalPosition | None:
         """Return the position in the checkpoint, ``None`` if it is new.

@@ -27,12 +27,12 @@ from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.engine.batch import Chunk, Emitted, EmittedTables
 from keyed.engine.channels import ChannelId
 from keyed.engine.output_copies import OutputCopies
-from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
+from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
 from keyed.job.graph import Input, Keys, Port, Source, Stage
 from keyed.job.transforms import Transform, keeps_tables
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.kafka.kafka_source import KafkaSource
-from keyed.rows import fields_of, row_class
+from keyed.rows import fields_of, names_of_class, row_class
 from keyed.runtimes.usage_warnings import unit_warning
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: Returns the highest timestamp that a row may have now.
 Limit = Callable[[], int]
 
+#: Number of values that are converted together, small enough for the processor's cache.
+_PIECE = 4096
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _all_unchanging = UNCHANGING.issuperset
 _all_text = frozenset({str}).issuperset
@@ -143,6 +145,8 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     """
     if stage.inputs[0].steps:
         return _transformed(stage, values, timestamps, limit)
+    from keyed.runtimes.transforming import results_of
+
     source = stage.source
     if source.on_bad_row is not None:
         return _sorted_out(stage, values, timestamps, limit)
@@ -151,9 +155,8 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
             if type(value) is BadElement:
                 raise RowError(f"operator {stage.name!r}: {value.place}: {value.reason}; {BAD_ROW_REMEDY}")
     if source.time is not None and timestamps is None:
-        get_time = _time_getter(source, stage.name)
-        timestamps = [get_time(value) for value in values]
-    keys = list(map(key_getter(stage.keys, stage.name), values))
+        timestamps = results_of(_time_getter(source, stage.name), values, f"operator {stage.name!r}, timestamp")
+    keys = results_of(key_getter(stage.keys, stage.name), values, f"operator {stage.name!r}, key")
     bad = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
     if bad:
         first = min(bad)
@@ -206,6 +209,10 @@ def transformed_rows(read: Input, result: TransformedRows, operator: str, *, vec
     """
     rows = SourceRows()
     if not (vectorized and result.is_table):
+        if result.is_table and not callable(read.keys):
+            from keyed.table_state.batches import check_key_types
+
+            check_key_types(result.table(operator), read.keys, operator)
         values = result.values()
         times = None if result.times is None else result.times.to_pylist()
         rows = SourceRows.of(list(map(key_getter(read.keys, operator), values)), times, values)
@@ -247,7 +254,7 @@ def output_after_steps(
 def emitted_rows(emitted: Emitted | EmittedTables, output: Port) -> list[Any]:
     """Return copies of emitted values as rows of their output: a sink or another stage may use them too."""
     values = list(map(OutputCopies(output.schema).freeze, emitted.values))
-    return as_rows(values, output.schema, output.stage.name)
+    return typed_rows(values, output)
 
 
 def after_steps(
@@ -437,43 +444,44 @@ def column_times(source: Source, table: Any) -> list[int | None] | None:
     return column_values(event_times(table.column(name), name))
 
 
-def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
-    """Return the emitted tuples, dictionaries and rows as rows of the declared columns; other objects unchanged.
+def typed_rows(values: list[Any], output: Port, *, raw: bool = False) -> list[Any]:
+    """Return the values of an output as rows of its declared types, which they have to fit as on Spark.
+
+    Objects of classes stay as they are, and a value that is not a row is converted.
 
     Args:
-        values: The emitted values.
-        schema: The declared columns; without them nothing is changed.
-        operator: Name of the operator, for messages.
+        values: The values.
+        output: The output.
+        raw: Leave the values in the columns as they are.
 
     Raises:
-        OutputDefinitionError: A tuple, dictionary or row does not have the columns.
+        OutputDefinitionError: A value does not fit.
     """
-    if schema is None:
+    if output.schema is None:
         return values
-    names = schema.names
+    from keyed.arrow.write import arrow_schema, converted_columns
+
+    what = "main output" if output.tag is None else f"side output {output.tag.name!r}"
+    types, names = arrow_schema(output.schema), output.schema.names
     make = row_class(names)
-    width = len(names)
-    if set(map(type, values)) == {tuple} and set(map(len, values)) == {width}:
-        return list(map(make, values))
-    rows = []
-    for value in values:
+
+    def row_of(value: Any, cells: tuple[Any, ...]) -> Any:
         kind = type(value)
-        if kind is tuple:
-            if len(value) != width:
-                raise OutputDefinitionError(
-                    f"operator {operator!r}: output {value!r} has {len(value)} values for {width} columns: "
-                    f"{', '.join(names)}"
-                )
-            rows.append(make(value))
-        elif kind is dict or (fields_of(kind) or names) != names:
-            # Rows and named tuples with other fields, or in another order.
-            named = value if kind is dict else dict(zip(value._fields, value, strict=True))
-            missing = [name for name in names if name not in named]
-            if missing:
-                raise OutputDefinitionError(f"operator {operator!r}: output {value!r} lacks column {missing[0]!r}")
-            rows.append(make([named[name] for name in names]))
+        if kind is tuple or kind is dict or fields_of(kind) is not None:
+            return make(cells)
+        return value if names_of_class(kind) else cells[0]
+
+    rows: list[Any] = []
+    for start in range(0, len(values), _PIECE):
+        piece = values[start : start + _PIECE]
+        columns, is_same = converted_columns(piece, types, f"operator {output.stage.name!r}, {what}", raw=raw)
+        classes = set(map(type, piece))
+        if is_same and classes == {tuple}:
+            rows += map(make, piece)
+        elif is_same and all(fields_of(each) == names for each in classes):
+            rows += piece
         else:
-            rows.append(value)
+            rows += map(row_of, piece, zip(*columns, strict=True))
     return rows
 
 

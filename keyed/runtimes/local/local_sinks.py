@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.arrow.write import arrow_schema, check_values, raw_table_of, table_of
+from keyed.arrow.write import raw_table_of, table_of
 from keyed.destinations.sink import Record, SinkBatch, SinkWriter, failed
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.job.graph import BoundOutput
 from keyed.job.inference import unannotated
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
-from keyed.rows import fields_of, row_class
-from keyed.runtimes.local.local_rows import as_rows
+from keyed.rows import fields_of
+from keyed.runtimes.local.local_rows import typed_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Number of values that are checked and converted together, small enough for the processor's cache.
-_PIECE = 4096
 
 
 @attrs.frozen
@@ -38,23 +35,8 @@ class LocalBatch(SinkBatch):
 
     @property
     def rows(self) -> list[Any]:
-        """The values as rows of the declared columns, which they have to fit as on Spark; bad rows stay unconverted."""
-        output, values = self.bound.output, self.emitted.values
-        schema, operator = output.schema, output.stage.name
-        if schema is None:
-            return values
-        what = "main output" if output.tag is None else f"side output {output.tag.name!r}"
-        columns, make, is_bad = arrow_schema(schema), row_class(schema.names), self.is_bad_rows
-        rows: list[Any] = []
-        for start in range(0, len(values), _PIECE):
-            piece = values[start : start + _PIECE]
-            if not is_bad:
-                check_values(piece, columns, f"operator {operator!r}, {what}")
-                if {tuple}.issuperset(map(type, piece)):
-                    rows += map(make, piece)
-                    continue
-            rows += as_rows(piece, schema, operator)
-        return rows
+        """The values as rows with the declared types; bad rows stay as they came."""
+        return typed_rows(self.emitted.values, self.bound.output, raw=self.is_bad_rows)
 
     @property
     def table(self) -> pa.Table | None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -22,7 +23,7 @@ from keyed.arrow.read import table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.base.extras import arrow_table, is_instance
 from keyed.base.sources import PAUSE, SeekableSource
-from keyed.errors import CheckpointError, DefinitionError, SourceError
+from keyed.errors import CheckpointError, DefinitionError, KeyedError, QueryFailed, SourceError
 from keyed.job.global_tables import GlobalTable, TableReader
 from keyed.job.graph import Source, Stage
 from keyed.job.transforms import keeps_tables
@@ -42,6 +43,7 @@ from keyed.runtimes.local.local_rows import (
     without_unreadable,
 )
 
+_Position = LocalPosition | SourcePosition
 #: Rows of a table that are passed at a time.
 _PASSED = 100_000
 #: Seconds for which one of several sources waits for its first element: at least, and as a share of the time for which
@@ -96,6 +98,7 @@ def arrivals(
 
     Raises:
         CheckpointError: Earlier runs have read other sources, or another number of them.
+        QueryFailed: A source raised; the message names it and its rows so far.
     """
     sources = last.sources
     known = 1 + len(position.beside)
@@ -106,14 +109,15 @@ def arrivals(
         )
     position.beside += [SourcePosition() for _ in sources[1 + len(position.beside) :]]
     _check_own(sources)
-    places: list[LocalPosition | SourcePosition] = [position, *position.beside]
+    places: list[_Position] = [position, *position.beside]
     readers = [last.readers_of(source) for source in sources]
     # Global tables have no end: they are polled while another source has rows.
     endless = [isinstance(source.data, GlobalTable) for source in sources]
-    reading = []
+    reading: list[Iterator[list[SourceRows]]] = []
     for source, by, place in zip(sources, readers, places, strict=True):
         alone = [stage.reading(number) for stage, number in by]
-        reading.append(SourceReader(alone, place, size, keeps, limit_of(source), first).batches())
+        source_reader = SourceReader(alone, place, size, keeps, limit_of(source), first)
+        reading.append(_named(source_reader, len(reading) + 1 if len(sources) > 1 else 0))
     alignment = Alignment(sources, now)
     waiting: list[Any] = [each.data for each in sources if callable(getattr(each.data, "set_waits", None))]
     silent_since = time.monotonic()
@@ -144,6 +148,32 @@ def arrivals(
         for place, read in zip(position.beside, arrived.read[1:], strict=True):
             place.rows += read
         yield arrived
+
+
+@contextmanager
+def _counted(position: _Position, rows: Callable[[], int]) -> Iterator[None]:
+    """Set the number of rows that a source has given when its iteration raises, for the message."""
+    try:
+        yield
+    except Exception:
+        position.rows = rows()
+        raise
+
+
+def _named(reader: SourceReader, number: int) -> Iterator[list[SourceRows]]:
+    """Yield the batches of a source, whose errors name it, by its number if there are several."""
+    place, kind = reader.position, type(reader.readers[0].source.data).__name__
+    name = f"source {number} ({kind})" if number else f"the source ({kind})"
+    try:
+        yield from reader.batches()
+    except KeyedError as error:
+        if number and isinstance(error, SourceError):
+            raise SourceError(f"{name} failed after {place.rows} rows: {error}") from error
+        if number:
+            error.add_note(f"in {name}, after {place.rows} rows")
+        raise
+    except Exception as error:
+        raise QueryFailed(f"{name} failed after {place.rows} rows: {type(error).__name__}: {error}") from error
 
 
 def _check_own(sources: Sequence[Source]) -> None:
@@ -177,7 +207,7 @@ class SourceReader:
     """
 
     readers: Sequence[Stage]
-    position: LocalPosition | SourcePosition
+    position: _Position
     size: int
     keeps: bool
     limit: Limit | None = None
@@ -226,7 +256,7 @@ class SourceReader:
         # A source of tables cuts its batches itself.
         tables: Any = getattr(data, "batches", None)
         gives_tables = callable(tables)
-        for batch in tables() if gives_tables else _cut(iter(data), self.size, self.first):
+        for batch in tables() if gives_tables else _cut(iter(data), self.size, self.first, position):
             position.source = data.position()
             if position.source is None or not _is_plain(position.source):
                 raise DefinitionError(
@@ -242,17 +272,25 @@ class SourceReader:
         elements = iter(data)
         consumed: Iterator[Any] = elements
         if not isinstance(data, list | tuple):
-            consumed = (element_of(element) for element in elements if element is not PAUSE)
+            consumed = self._consumed(elements)
         tracker = self._tracker(lambda count: list(islice(consumed, count)), list)
-        for batch in _cut(_no_tables(elements), self.size, self.first):
+        for batch in _cut(_no_tables(elements), self.size, self.first, self.position):
             self._track(tracker, batch, list)
             yield self._for_each(batch)
+
+    def _consumed(self, elements: Iterator[Any]) -> Iterator[Any]:
+        rows = 0
+        with _counted(self.position, lambda: rows):
+            for element in elements:
+                if element is not PAUSE:
+                    yield element_of(element)
+                    rows += 1
 
     def _of_tables(self, columns: Sequence[str], tables: Iterator[Any]) -> Iterator[list[SourceRows]]:
         for stage in self.readers:
             for name in _needed(stage):
                 check_column(name, list(columns), stage.name)
-        pieces = _Pieces(tables)
+        pieces = _Pieces(tables, self.position)
         tracker = self._tracker(pieces.take, raw_rows)
         wanted = self.first or self.size
         while (batch := pieces.take(wanted)) is not None:
@@ -346,27 +384,27 @@ def _is_plain(position: Any) -> bool:
         return False
 
 
-def _cut(elements: Iterator[Any], size: int, first: int | None) -> Iterator[list[Any]]:
+def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Position) -> Iterator[list[Any]]:
     """Cut elements into lists of at most ``size``, shorter at pauses of the source; ``first`` is that of the first one.
 
     Elements are copied at once, because a source may reuse one dictionary for all.
     """
-    wanted = first or size
-    while True:
-        taken = []
-        for element in elements:
-            if element is PAUSE:
-                if first:
-                    continue
-                break
-            taken.append(element_of(element))
-            if len(taken) == wanted:
-                break
-        else:
-            if taken:
-                yield taken
-            return
-        yield taken
+    wanted, has_more = first or size, True
+    while has_more:
+        batch: list[Any] = []
+        with _counted(position, lambda batch=batch: position.rows + len(batch)):  # type: ignore[misc]
+            for element in elements:
+                if element is PAUSE:
+                    if first:
+                        continue
+                    break
+                batch.append(element_of(element))
+                if len(batch) == wanted:
+                    break
+            else:
+                has_more = False
+        if batch or has_more:
+            yield batch
         wanted, first = size, None
 
 
@@ -398,11 +436,13 @@ class _Pieces:
 
     Args:
         tables: The tables.
+        position: The rows that earlier runs have consumed.
     """
 
-    def __init__(self, tables: Iterator[Any]) -> None:
-        self._tables = tables
+    def __init__(self, tables: Iterator[Any], position: _Position) -> None:
+        self._tables, self._position = tables, position
         self._rest: Any = None
+        self._rows = 0
 
     def take(self, count: int) -> Any:
         """Return the next rows as a table, fewer at the end; ``None`` if there are no more."""
@@ -410,7 +450,8 @@ class _Pieces:
         missing = count
         while missing:
             if self._rest is None or not self._rest.num_rows:
-                self._rest = next(self._tables, None)
+                with _counted(self._position, lambda missing=missing: self._rows + count - missing):  # type: ignore[misc]
+                    self._rest = next(self._tables, None)
                 if self._rest is None:
                     break
             piece = self._rest.slice(0, missing)
@@ -418,6 +459,7 @@ class _Pieces:
             missing -= piece.num_rows
             if piece.num_rows:
                 taken.append(piece)
+        self._rows += count - missing
         if len(taken) < 2:
             return taken[0] if taken else None
         import pyarrow as pa
@@ -433,7 +475,11 @@ def _needed(stage: Stage) -> tuple[str, ...]:
 
 def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
     """Return a part of a table as the rows of a batch."""
+    from keyed.table_state.batches import check_key_types
+
     source, read = stage.source, batch.num_rows
+    if not stage.inputs[0].steps:
+        check_key_types(batch, stage.key_columns, stage.name)
     needs_rows = callable(source.time) or source.watermark.partition_by is not None
     batch, unreadable = without_unreadable(source, stage.name, batch)
     if not batch.num_rows:

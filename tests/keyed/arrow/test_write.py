@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 import uuid
+import zoneinfo
 from decimal import Decimal
 
 import attrs
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.arrow.read import column_values
-from keyed.arrow.write import arrays_of, arrow_schema, arrow_type, check_values, table_of
+from keyed.arrow.write import arrays_of, arrow_schema, arrow_type, converted_columns, table_of
 from keyed.base.schemas import schema_of
 from keyed.errors import OutputDefinitionError
 from keyed.rows import row
@@ -165,7 +166,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(value, type_, said)
     schema = arrow_schema(schema_of(f"c {type_}"))
     for values in ([(value,)], [(None,), (value,)]):
         with pytest.raises(OutputDefinitionError) as checked:
-            check_values(values, schema, "operator 'x', main output")
+            converted_columns(values, schema, "operator 'x', main output", raw=False)
         assert str(checked.value) == str(caught.value)
 
 
@@ -186,11 +187,18 @@ def test_rows_without_a_declared_type_get_the_types_that_arrow_finds():
     assert table.schema == pa.schema([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
 
 
-def test_values_that_fit_pass_the_check():
-    schema = arrow_schema(schema_of("a bigint, b string, c double"))
-    check_values([(2**63 - 1, "ü", 1), (-(2**63), "", 1.5), (None, None, None)], schema, "x")
-    check_values([(1, "a", 1.5)], schema, "x")
-    check_values([], schema, "x")
+def test_milliseconds_and_times_of_another_season_are_one_column():
+    summer = dt.datetime(2020, 7, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    assert round_trip([(0,), (summer,)], "c timestamp")[1] == (dt.datetime(2020, 6, 30, 22, tzinfo=UTC),)
+
+
+def test_values_of_the_types_need_no_conversion():
+    def convert(values):
+        return converted_columns(values, arrow_schema(schema_of("a bigint, b string, c double")), "x", raw=False)
+
+    assert convert([(2**63 - 1, "ü", 1.0), (-(2**63), "", 1.5), (None, None, None)])[1]
+    assert convert([])[1]
+    assert convert([(1, "a", 1)]) == ([(1,), ("a",), [1.0]], False)
 
 
 def test_no_values_give_empty_columns():

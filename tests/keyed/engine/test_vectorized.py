@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,10 @@ import pytest
 
 import keyed
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag, errors
+from keyed.arrow.read import plain_values
+from keyed.arrow.write import table_of
+from keyed.base.schemas import schema_of
+from keyed.table_state.batches import shaped
 from keyed.testing import KeyedTestHarness, Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
@@ -242,6 +247,44 @@ def test_outputs_that_do_not_fit_are_refused(rows: Any, message: str) -> None:
         function.tables[:] = [(5, pa.table({"n": [1]}))]
         with pytest.raises(errors.OutputDefinitionError, match="is not an OutputTag"):
             tests.process_batch(pa.table({"k": ["a"]}))
+
+
+ONE, DAY = datetime(2024, 1, 1), datetime(2024, 1, 1).date()
+
+
+@pytest.mark.parametrize(
+    ("type_", "column", "fits"),
+    [
+        ("double", pa.array([1, None]), True),
+        ("decimal(10,2)", pa.array([1, 100]), True),
+        ("decimal(3,2)", pa.array([100]), False),
+        ("decimal(10,2)", pa.array([Decimal("1.5")]), True),
+        ("decimal(10,1)", pa.array([Decimal("1.55")]), False),
+        ("timestamp", pa.array([DAY]), False),
+        ("timestamp", pa.array([ONE]), False),
+        ("array<timestamp>", pa.array([[ONE]]), False),
+        ("array<timestamp>", pa.array([[1_000]]), False),
+        ("array<double>", pa.array([[1], None]), True),
+        ("array<int>", pa.array([["1"]]), False),
+        ("array<string>", pa.array([["a"]], pa.large_list(pa.large_string())), True),
+        ("struct<a:int>", pa.array([{"a": "1"}]), False),
+        ("struct<a:double>", pa.array([{"a": 1}, None]), True),
+        ("struct<a:int,b:int>", pa.array([{"a": 1}]), False),
+        ("map<string,int>", pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string())), False),
+        ("map<string,int>", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), True),
+        ("string", pa.array(["a", None]).dictionary_encode(), True),
+        ("string", pa.array(["a"], pa.large_string()), True),
+    ],
+)
+def test_columns_become_what_rows_become(type_: str, column: Any, fits: bool) -> None:
+    schema = schema_of(f"c {type_}")
+    if not fits:
+        with pytest.raises(errors.OutputDefinitionError, match=r"column 'c' of .* does not fit"):
+            shaped(pa.table({"c": column}), schema, "it")
+        return
+    assert shaped(pa.table({"c": column}), schema, "it") == table_of(
+        [(value,) for value in plain_values(column)], schema
+    )
 
 
 @pytest.mark.parametrize("method", ["process_batch", "on_watermark"])

@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError, RowError, UserFunctionError
+from keyed.errors import (
+    DefinitionError,
+    EncodingError,
+    NullKeyError,
+    OutputDefinitionError,
+    RowError,
+    UserFunctionError,
+)
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from tests.support.steps import steps
 
@@ -300,6 +307,10 @@ def test_nulls_behind_functions_of_tables_are_bad_rows(column: str) -> None:
         stream.key_by("k").process(Rows(), "k bigint, at bigint, watermark bigint").run()
 
 
+def _naive(table: pa.Table) -> pa.Table:
+    return pa.table({"at": pa.array([0] * table.num_rows, pa.timestamp("us"))})
+
+
 def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
     tag = keyed.OutputTag("bad")
     rows: list[Any] = [*LINES, {"text": "bad", "time": None}]
@@ -329,6 +340,10 @@ def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
     failing = keyed.stream(frame).map(_raises, "text string").key_by("text").process(Count(), output="text string")
     with pytest.raises(UserFunctionError, match=r"operator 'Count', map\(_raises\) of Row"):
         failing.run()
+    for source in (frame, pa.Table.from_pylist(LINES)):
+        naive = keyed.stream(source).map_batches(_naive, "at timestamp_ntz").key_by("at")
+        with pytest.raises(EncodingError, match=r"(cannot be a key.*time zone|without a time zone.*cannot be keys)"):
+            naive.process(Count(), output="text string").run()
     folder = tmp_path / "in"
     frame.where("time is not null").coalesce(1).write.parquet(str(folder))
     stream = keyed.stream(spark.readStream.schema(frame.schema).parquet(str(folder)), timestamp="time").flat_map(words)

@@ -165,10 +165,93 @@ def test_an_error_of_a_sink_or_a_source_is_named(tmp_path):
 
     with pytest.raises(keyed.errors.QueryFailed, match="OSError: disk on fire"):
         chain(rows(1)).run(broken, checkpoint=tmp_path / "sink")
-    with pytest.raises(keyed.errors.QueryFailed, match=r"read after 2 rows of the generator: LookupError: no more"):
+    with pytest.raises(
+        keyed.errors.QueryFailed, match=r"^the source \(generator\) failed after 2 rows: LookupError: no"
+    ):
         chain(failing()).run(checkpoint=tmp_path / "source", rows_per_batch=1)
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "sink").batches == 1
     assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "source", rows_per_batch=1).batches == 1
+
+
+def generator(rows):
+    yield from rows
+    raise LookupError("no more")
+
+
+class Lines(list):
+    """Has positions, and ends with an error."""
+
+    at = 0
+
+    def __iter__(self):
+        for element in self[self.at :]:
+            self.at += 1
+            yield element
+        raise LookupError("no more")
+
+    def position(self):
+        return self.at
+
+    def seek(self, position):
+        self.at = position
+
+
+class Tables(Lines):
+    """The same in tables."""
+
+    def batches(self):
+        self.at = len(self)
+        yield pa.Table.from_pylist(list(self[:]))
+        raise LookupError("no more")
+
+
+class Closed(Lines):
+    """Raises an error of the library."""
+
+    def __iter__(self):
+        raise keyed.errors.SourceError("the topic 'x' is gone")
+
+
+def record_batches(rows):
+    table = pa.Table.from_pylist(rows)
+    return pa.RecordBatchReader.from_batches(table.schema, generator(table.to_batches(max_chunksize=1)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize("failing", [generator, Lines, Tables, record_batches, Closed])
+def test_the_source_that_fails_is_named_with_its_rows(tmp_path, failing, size):
+    def join(first, second, **options):
+        streams = [keyed.stream(each, timestamp="ts") for each in (first, second)]
+        return streams[0].union(streams[1]).key_by("k").process(Sum()).run(rows_per_batch=size, **options)
+
+    data = rows(1, 2, 3)
+    kind = type(failing(data)).__name__
+    said = "0 rows: the topic 'x' is gone" if failing is Closed else "3 rows: LookupError: no more"
+    error = keyed.errors.SourceError if failing is Closed else keyed.errors.QueryFailed
+    for number, sources in (1, (failing(data), data)), (2, (rows(*range(9)), failing(data))):
+        with pytest.raises(error, match=rf"^source {number} \({kind}\) failed after {said}(\n|$)"):
+            join(*sources)
+    if failing is generator:
+        join(data, data, checkpoint=tmp_path / "c")
+        for count in (1, 3):
+            with pytest.raises(error, match=rf"^source 2 \(generator\) failed after {count} rows: LookupError"):
+                join(data, generator(data[:count]), checkpoint=tmp_path / "c")
+        with pytest.raises(keyed.errors.CheckpointError) as caught:
+            join(data, rows(1), checkpoint=tmp_path / "c")
+        assert "in source 2 (list), after 3 rows" in caught.value.__notes__
+
+
+def test_a_function_for_keys_or_timestamps_that_raises_is_named_with_its_element():
+    data = rows(1, 2)
+
+    def fails(value):
+        return 1 / (value["v"] - 2)
+
+    for source in (data, pa.Table.from_pylist(data)):
+        with pytest.raises(keyed.errors.UserFunctionError, match=r"'Sum', key of .*v=2.*: ZeroDivisionError"):
+            keyed.stream(source).key_by(fails).process(Sum()).run()
+        with pytest.raises(keyed.errors.UserFunctionError, match=r"'Sum', timestamp of .*v=2.*: ZeroDivisionError"):
+            keyed.stream(source, timestamp=lambda row: int(fails(row))).key_by("k").process(Sum()).run()
 
 
 def test_close_runs_for_every_group_and_its_error_is_named():
