@@ -553,6 +553,8 @@ class Planner:
     def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int, *, is_keyed: bool) -> Columns:
         wrong = [each for each in types if each.has("MAP") or (is_keyed and each.has_parts)]
         self._text.check(*((True, f"a value of type {each} cannot be a key; use its parts", at) for each in wrong))
+        is_time = is_keyed and any(each.base == "TIMESTAMP" for each in types)
+        self._text.check((is_time, "a TIMESTAMP cannot be a key; use its milliseconds, as in epoch_ms(at)", at))
         return tuple(zip(names, types, strict=True))
 
     def _shown(self, words: Sequence[Words]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -113,13 +114,21 @@ class ScriptResult:
         """
         rows: dict[Any, Any] = {}
         for record in self[name]:
-            key = tuple(record.key.items()) if isinstance(record.key, dict) else record.key
+            key = record.key
+            if isinstance(key, dict):
+                key = tuple((part, _one_nan(value)) for part, value in key.items())
+            key = _one_nan(key)
             place = key if record.window is None else (key, record.window)
             if record.value is None:
                 rows.pop(place, None)
             else:
                 rows[place] = record.value
         return rows
+
+
+def _one_nan(key: Any) -> Any:
+    """Return the one NaN for any, which are different keys of a dictionary."""
+    return math.nan if isinstance(key, float) and math.isnan(key) else key
 
 
 def _picked(number: int, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:

@@ -489,6 +489,27 @@ def test_columns_whose_values_cannot_be_keys_are_named(values, message, vectoriz
             stream.key_by("k").process(function, "n bigint" if vectorized else None, name="out").run()
 
 
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([{"k": 1}, {"k": 1, "b": 2}], OutputDefinitionError, r"Row\(k=1\) and Row\(k=1, b=2\) have different columns"),
+        (
+            [{"k": dt.datetime(2020, 1, 1, tzinfo=zone)} for zone in (dt.UTC, None)],
+            OutputDefinitionError,
+            "and without a",
+        ),
+        (
+            [{"k": {"a": 1}}],
+            keyed.errors.EncodingError,
+            "key column 'k' has type struct<a: int64>, which cannot be a key",
+        ),
+    ],
+)
+def test_rows_that_are_no_table_are_refused_and_change_no_value(rows, error, message):
+    with pytest.raises(error, match=message):
+        keyed.stream(rows).map_batches(lambda table: table).key_by("k").process(KeyOfRow()).run()
+
+
 def test_times_of_nanoseconds_that_are_whole_microseconds_are_keys():
     for type_, cls in (pa.timestamp("ns", "UTC"), dt.datetime), (pa.duration("ns"), dt.timedelta):
         times = pa.array([1000, 2000, 1000], type_)

@@ -32,7 +32,7 @@ from keyed.job.graph import Input, Keys, Port, Source, Stage
 from keyed.job.transforms import Transform, keeps_tables
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.kafka.kafka_source import KafkaSource
-from keyed.rows import fields_of, names_of_class, row_class
+from keyed.rows import Row, fields_of, names_of_class, row_class
 from keyed.runtimes.usage_warnings import unit_warning
 
 if TYPE_CHECKING:
@@ -253,8 +253,10 @@ def output_after_steps(
 
 def emitted_rows(emitted: Emitted | EmittedTables, output: Port) -> list[Any]:
     """Return copies of emitted values as rows of their output: a sink or another stage may use them too."""
-    values = list(map(OutputCopies(output.schema).freeze, emitted.values))
-    return typed_rows(values, output)
+    rows = typed_rows(emitted.values, output)
+    # Rows with declared types are immutable, or new.
+    is_own = output.schema is not None and all(issubclass(kind, Row) for kind in set(map(type, rows)))
+    return rows if is_own else list(map(OutputCopies(output.schema).freeze, rows))
 
 
 def after_steps(

@@ -543,6 +543,22 @@ def test_a_forked_process_opens_databases_of_its_own_and_closes_none_of_its_pare
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_nan_is_one_key_of_a_table():
+    text = (
+        "CREATE STREAM s (k DOUBLE, j INT) WITH (FORMAT = 'JSON'); CREATE TABLE g AS SELECT {0}, COUNT(*) AS n FROM s"
+    )
+    for keys in ("k", "k, j"):
+        rows = [{"k": float("nan"), "j": 1}] * 2
+        found = sql.script(text.format(keys) + f" GROUP BY {keys};", {"s": rows}, rows_per_batch=1).table("g")
+        assert list(found.values()) == [{"n": 2}]
+
+
+def test_times_are_no_keys():
+    text = "CREATE STREAM s (k TIMESTAMP) WITH (FORMAT = 'JSON'); CREATE TABLE g AS SELECT k, COUNT(*) AS n FROM s"
+    with pytest.raises(SqlError, match=r"a TIMESTAMP cannot be a key; use its milliseconds, as in epoch_ms\(at\)"):
+        sql.script(text + " GROUP BY k;", {"s": []})
+
+
 def test_a_key_may_be_any_text():
     text = """
     CREATE STREAM s (k STRING KEY, n INT) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
