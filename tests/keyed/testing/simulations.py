@@ -104,9 +104,9 @@ def lost_silently(real: Any, self: Any, error: Any, message: Any) -> None:
         real(self, error, message)
 
 
-def uncommitted(real: Any, self: Any) -> Any:
-    with patch.dict(kafka_client._FIXED_CONSUMER, {"isolation.level": "read_uncommitted"}):
-        return real(self)
+def uncommitted(real: Any, self: Any, isolation: str = "") -> Any:
+    del isolation
+    return real(self, "read_uncommitted")
 
 
 def without_tables(real: Any, *arguments: Any) -> Any:
