@@ -236,8 +236,9 @@ def transactions_of(
             reader = cluster.consumer("read_uncommitted")
             if partition.offsets(reader)[1] <= committed:
                 return transactions
-            last: Any
-            *_, last = (message for messages in partition.read(reader, committed) for message in messages)
+            last: Any = None
+            for messages in partition.read(reader, committed):
+                last = messages[-1]
             # Only a partition with a record of the transaction gets its end. This one is there already.
             transactions.begin()
             transactions.send(partition, [(last.key(), last.value())], last.headers())
