@@ -152,40 +152,33 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
         signature = inspect.signature(function)
         *others, _ = signature.parameters.values()
         known = {each.name: each for each in (*others, *options)}
-
-        @functools.wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
-            __tracebackhide__ = True  # what pytest shows of a failing test is the call
-            if not options.keys() <= known.keys():
-                raise _no_option(function, next(name for name in options if name not in known), list(known))
-            return function(*args, **options)
-
+        checked = _refusing(function, known)
         vars(checked)["__signature__"] = signature.replace(parameters=list(known.values()))
-        return cast("F", checked)
+        return checked
 
     return shown
 
 
 def names_options(function: F) -> F:
     """Make a function refuse unknown keywords, with its own keywords in the message."""
-    known = list(inspect.signature(function).parameters)
+    return _refusing(function, inspect.signature(function).parameters)
+
+
+def _refusing(function: F, known: Mapping[str, Any]) -> F:
+    """Return a function that refuses other keywords than the known ones."""
 
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True  # what pytest shows of a failing test is the call
-        for name in options:
-            if name not in known:
-                raise _no_option(function, name, known)
+        if unknown := [name for name in options if name not in known]:
+            name = unknown[0]
+            near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
+            called = function.__qualname__.removesuffix(".__init__")
+            names = ", ".join(each for each in known if each != "self")
+            raise TypeError(f"{called}: {name!r} is not an option{near}; the options are {names}")
         return function(*args, **options)
 
     return cast("F", checked)
-
-
-def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> TypeError:
-    near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
-    called = function.__qualname__.removesuffix(".__init__")
-    names = ", ".join(each for each in known if each != "self")
-    return TypeError(f"{called}: {name!r} is not an option{near}; the options are {names}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from keyed.errors import CorruptionError
 
@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def write_stream(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream."""
+def write_stream(
+    table: pa.Table | pa.RecordBatch, *, head: bytes = b"", compression: Literal["zstd", "lz4"] = "zstd"
+) -> bytes:
+    """Return a table as an Arrow IPC stream of one batch, after ``head``."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    sink.write(head)
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
+        writer.write(table.combine_chunks() if isinstance(table, pa.Table) else table)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

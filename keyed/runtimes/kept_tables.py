@@ -20,7 +20,10 @@ _EVERY = 0.05
 
 
 class KeptTables:
-    """The tables of a query, followed while it runs. As a context it ends with `close`, or `discard` after an error.
+    """The tables of a query, followed while it runs, in a context that releases their folder.
+
+    If the query is refused, the stores that no batch has reached are deleted: if it was refused for its operators, the
+    next one does not have them.
 
     Args:
         last: The last stage.
@@ -83,22 +86,9 @@ class KeptTables:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def close(self) -> None:
-        """Release the folder."""
-        if self._tables is not None:
+        if self._tables is not None and kind is None:
             self._tables.close()
-
-    def discard(self) -> None:
-        """Release the folder after the query was refused, without the stores that no batch has reached.
-
-        If the query was refused for its operators, the next one does not have them.
-        """
-        if self._tables is not None:
+        elif self._tables is not None:
             discard_unwritten(self._tables)
 
 

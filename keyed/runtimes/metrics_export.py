@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -152,10 +151,9 @@ class _Port:
         self._server.server_close()
 
 
-class _Server(ThreadingMixIn, HTTPServer):
+class _Server(ThreadingHTTPServer):
     """Answers GET /metrics with a text. Requests have threads, a bounded number at a time."""
 
-    daemon_threads = True
     block_on_close = False
     #: Seconds after which `handle_request` returns without a request.
     timeout = 1.0

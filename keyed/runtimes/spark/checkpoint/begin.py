@@ -184,7 +184,17 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
     Raises:
         CorruptionError: The record is damaged, or of another version.
     """
-    return _decode(folder.read(_NAME), folder.path)
+    content = folder.read(_NAME)
+    if content is None:
+        return None
+    where = f"{folder.path}/{_NAME}"
+    try:
+        record = Begin(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"malformed record: {error}", where=where) from error
+    if record.version != _VERSION:
+        raise CorruptionError(f"the record has {refusal_of_version(record.version, _VERSION)}", where=where)
+    return record
 
 
 def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
@@ -213,19 +223,6 @@ def _spark_id(folder: CheckpointFolder) -> str:
 def _position_of(changelog: Changelog, sequence: int) -> bytes | None:
     number, record = next(all_positions(changelog, sequence - 1), (0, None))
     return record if number == sequence else None
-
-
-def _decode(content: bytes | None, path: str) -> Begin | None:
-    if content is None:
-        return None
-    where = f"{path}/{_NAME}"
-    try:
-        record = Begin(**json.loads(content))
-    except (ValueError, TypeError) as error:
-        raise CorruptionError(f"malformed record: {error}", where=where) from error
-    if record.version != _VERSION:
-        raise CorruptionError(f"the record has {refusal_of_version(record.version, _VERSION)}", where=where)
-    return record
 
 
 def _write(folder: CheckpointFolder, record: Begin) -> None:

@@ -226,8 +226,8 @@ class _SparkFiles:
         except Exception as error:
             if is_gone(error) or not hasattr(error, "java_exception"):
                 raise
-            kind = FileNotFoundError if _is_of(error, "FileNotFoundException") else OSError
-            raise kind(str(error.java_exception)) from error
+            is_missing = error.java_exception.getClass().getSimpleName() == "FileNotFoundException"
+            raise (FileNotFoundError if is_missing else OSError)(str(error.java_exception)) from error
 
 
 class _ReadFiles:
@@ -282,12 +282,6 @@ class _ReadFiles:
             raise OSError(str(error)) from error
         except PySparkException as error:
             raise OSError(str(error)) from error
-
-
-def _is_of(error: BaseException, name: str) -> bool:
-    """Return true if a JVM's exception is of a class."""
-    raised = getattr(error, "java_exception", None)
-    return raised is not None and raised.getClass().getSimpleName() == name
 
 
 @attrs.frozen

@@ -38,11 +38,7 @@ class SparkPosition:
 
 
 _RECORD: RecordFormat[SparkPosition] = RecordFormat(_KIND, 1, SparkPosition)
-
-
-def encode_position(position: SparkPosition) -> bytes:
-    """Return the record of a position."""
-    return _RECORD.encode(position)
+encode_position = _RECORD.encode
 
 
 def decode_position(record: bytes) -> SparkPosition | None:

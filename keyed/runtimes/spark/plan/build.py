@@ -175,12 +175,15 @@ def build(
     observations: dict[str, Observation] = {}
     frame: DataFrame | None = None
     index = 0
+
+    def frames_before(index: int) -> list[tuple[DataFrame, Packer]]:
+        frames = [] if ticks_alone else stages.source_frames(index)
+        return frames if frame is None else [*frames, stages.stage_frame(index, frame, emitters[index - 1])]
+
     for line in lines:
         if line[0].is_relay:
             continue
-        frames = [] if ticks_alone else stages.source_frames(index)
-        if frame is not None:
-            frames.append(stages.stage_frame(index, frame, emitters[index - 1]))
+        frames = frames_before(index)
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
         packed = [_map_in_arrow(each, partial(_pack, packer), PACKED, archive) for each, packer in frames]
@@ -207,14 +210,11 @@ def build(
         frame = _observed(worked.selectExpr(*emitter.expressions), line[-1].name, observations)
         index += len(line)
     if index < len(chain):
-        frames = [] if ticks_alone else stages.source_frames(index)
-        if frame is not None:
-            frames.append(stages.stage_frame(index, frame, emitters[index - 1]))
         main = _main_schema(last, "it is written")
         wire = f"{main.ddl}, {NOTE} binary"
         relays = [
             _map_in_arrow(each, partial(_pack, attrs.evolve(packer, main=arrow_schema(main))), wire, archive)
-            for each, packer in frames
+            for each, packer in frames_before(index)
         ]
         frame = _observed(reduce(type(relays[0]).unionAll, relays), last.name, observations)
     assert frame is not None

@@ -88,7 +88,7 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         kept = stack.enter_context(KeptTables(last, options))
         with noted_signals() as signals:
             query = SparkQuery(job, trigger, after=_restored(job), kept=kept)
-            job.leave_to(query.query)
+            job.started = query.query
             if signals.received is not None:
                 query.leave()
         # The query ends them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -161,11 +162,9 @@ class Writer:
         }
         for number in claim_order(writers):
             self.place = f", {_shown(self.sinks[number])},"
-            try:
-                writers[number].claim(owner.next_batch if repeats else None)
-                writers[number].prepare(arrow_schema(schemas[number]))
-            finally:
-                writers[number].close()
+            with closing(writers[number]) as writer:
+                writer.claim(owner.next_batch if repeats else None)
+                writer.prepare(arrow_schema(schemas[number]))
         self._writers = writers
 
     def write(self, whole: DataFrame, batch_id: int) -> None:
@@ -192,7 +191,10 @@ class Writer:
             written, batch_id = batch_id, batch_id + self.first_batch
             for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
                 self.place = f", batch {batch_id} for {_shown(sink)},"
-                self._write(self._writers[number], FrameBatch(route.frame(whole)), batch_id)
+                batch = FrameBatch(route.frame(whole))
+                with closing(self._writers[number]) as writer:
+                    records = writer.pack(batch)
+                    writer.write(batch if records is None else records, batch_id)
         except BaseException as error:
             self.error = error
             raise
@@ -200,13 +202,6 @@ class Writer:
             if kept:
                 whole.unpersist()
         self.written = written
-
-    def _write(self, writer: SinkWriter, batch: FrameBatch, batch_id: int) -> None:
-        try:
-            records = writer.pack(batch)
-            writer.write(batch if records is None else records, batch_id)
-        finally:
-            writer.close()
 
     def _queries(self, session: SparkSession) -> Sequence[str]:
         return self.queries or [_spark_id(session, self.checkpoint)]

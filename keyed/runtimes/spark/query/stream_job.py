@@ -71,7 +71,8 @@ class StreamJob(Job):
         self._checkpoint = spark_path(self._session, os.fspath(options.checkpoint))
         self._query_name = options.query_name
         self._lease: CheckpointLease | None = None
-        self._started: StreamingQuery | None = None
+        #: A started query: once it has ended, another one may take over the checkpoint, whether or not it was stopped.
+        self.started: StreamingQuery | None = None
         self._callbacks: list[Callback] = []
         self._tables: TableFiles | None = None
         if self._remote:
@@ -129,10 +130,6 @@ class StreamJob(Job):
             written_here=self.writes_here,
         )
 
-    def leave_to(self, query: StreamingQuery) -> None:
-        """Allow another query to take over the checkpoint once this one has ended, whether or not it was stopped."""
-        self._started = query
-
     def close(self) -> None:
         """Release the checkpoint for other queries, once this one has ended. Closing again does nothing."""
         callbacks, self._callbacks = self._callbacks, []
@@ -144,7 +141,7 @@ class StreamJob(Job):
 
     def _has_ended(self) -> bool:
         try:
-            return self._started is not None and not self._started.isActive
+            return self.started is not None and not self.started.isActive
         except Exception as error:
             if not is_gone(error):
                 raise

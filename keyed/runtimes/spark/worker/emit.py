@@ -34,17 +34,6 @@ _PARTS_A_FRAME = 16
 _FRAME_ROWS = 131_072
 
 
-def _wire_type(type_: str) -> str:
-    """Return the type of a column when it leaves the Python worker."""
-    return "bigint" if _is_timestamp(type_) else type_
-
-
-def _unwired(name: str, type_: str) -> str:
-    """Return the SQL expression that converts a column from the worker back to its type."""
-    column = quoted(name)
-    return f"timestamp_micros({column}) AS {column}" if _is_timestamp(type_) else column
-
-
 def _is_timestamp(type_: str) -> bool:
     return type_.strip().lower() in ("timestamp", "timestamp_ltz")
 
@@ -75,13 +64,14 @@ class Emitter:
     @property
     def ddl(self) -> str:
         """The columns of the stage's output when it leaves the Python worker, as DDL."""
-        columns = [f"{quoted(name)} {_wire_type(type_)}" for name, type_ in self._columns]
+        columns = [f"{quoted(name)} {'bigint' if _is_timestamp(type_) else type_}" for name, type_ in self._columns]
         return ", ".join([*columns, f"{NOTE} binary"])
 
     @property
     def expressions(self) -> list[str]:
         """The SQL expressions that convert these columns to those of the stage's output."""
-        return [*(_unwired(name, type_) for name, type_ in self._columns), NOTE]
+        columns = [(quoted(name), _is_timestamp(type_)) for name, type_ in self._columns]
+        return [*(f"timestamp_micros({name}) AS {name}" if is_time else name for name, is_time in columns), NOTE]
 
     @property
     def _columns(self) -> list[tuple[str, str]]:
@@ -108,7 +98,9 @@ class Emitter:
             OutputDefinitionError: A value does not fit its columns.
         """
         if isinstance(result.main, EmittedTables):
-            yield from self._table_frames(result.main)
+            whole = self._concatenate(result.main)
+            for batch in () if whole is None else whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
+                yield self.row_frame(batch.columns)
         else:
             rows.take(result.main)
             yield from rows.frames()
@@ -162,13 +154,6 @@ class Emitter:
 
         columns = {name: _wired(array, type_) for (name, type_), array in zip(self._columns, arrays, strict=True)}
         return pd.DataFrame({**columns, NOTE: _extension(notes)}, copy=False)
-
-    def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
-        """Yield main outputs that are tables with the columns of the output, as pandas frames."""
-        whole = self._concatenate(emitted)
-        if whole is not None:
-            for batch in whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
-                yield self.row_frame(batch.columns)
 
     def _concatenate(self, emitted: EmittedTables) -> pa.Table | None:
         if self.main is None or not emitted.tables:

@@ -43,6 +43,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from keyed.codec.arrow_streams import write_stream
 from keyed.engine.channels import Upstream
 from keyed.errors import CorruptionError
 
@@ -289,7 +290,7 @@ class RowsEncoder:
             mark: The mark that follows them, from `mark_content`.
         """
         if self._as_stream:
-            kind, size, content = b"S", 0, write_stream(rows)
+            kind, size, content = b"S", 0, write_stream(rows, compression="lz4")
         else:
             message = rows.serialize()
             kind, size, content = b"R", message.size, _codec().compress(message, asbytes=True)
@@ -341,23 +342,13 @@ def chunk_prefix(output: str) -> bytes:
 
 def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
     """Return the note of a chunk of an output's rows."""
-    return write_stream(batch, chunk_prefix(output))
+    return write_stream(batch, head=chunk_prefix(output), compression="lz4")
 
 
 def read_chunk(note: bytes) -> Any:
     """Return the Arrow table in the note of a chunk."""
     (length,) = _LENGTH.unpack_from(note, 1)
     return read_stream(pa.py_buffer(note).slice(3 + length))
-
-
-def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
-    """Return an Arrow IPC stream of one batch, after ``head``."""
-    sink = pa.BufferOutputStream()
-    sink.write(head)
-    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def read_stream(stream: pa.Buffer) -> pa.Table:
