@@ -127,11 +127,6 @@ def type_of(value: Any) -> str:
     return f"an {name}" if name[0] in "aeiouAEIO" else f"a {name}"
 
 
-def prometheus_label(text: str) -> str:
-    """Return text as the value of a label in Prometheus' text format, without the quotes."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
     """Show the options of a function in its signature, and refuse others with a `TypeError`.
 

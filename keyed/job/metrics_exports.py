@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Prometheus(Shown):
-    """Exports metrics in Prometheus' text format: over HTTP at ``/metrics`` of a port, or in a file.
+    """Exports metrics in Prometheus' format (extra ``keyed-streams[prometheus]``): over HTTP at a port, or in a file.
 
     Args:
         port: The port. Give each query its own.
@@ -73,7 +73,7 @@ def export(replication: Replication, to: Prometheus | OpenTelemetry) -> Abstract
 
     Raises:
         DefinitionError: The port is in use, the file cannot be written, or OpenTelemetry exports nothing.
-        ExtraNotInstalled: OpenTelemetry's API is not installed.
+        ExtraNotInstalled: The client of Prometheus, or OpenTelemetry's API, is not installed.
     """
     runtimes = importlib.import_module("keyed.runtimes.metrics_export")
     exported: AbstractContextManager[None] = runtimes.exported_replication(replication, to)

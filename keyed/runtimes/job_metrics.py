@@ -6,13 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.base.shown import prometheus_label
 from keyed.job.results import Progress
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
 
 
 @attrs.frozen
@@ -399,16 +401,15 @@ class ReplicationMetrics:
         return [Sample(each, "", counters[each.name]) for each in OF_REPLICATIONS if each.name in counters], None
 
 
-def prometheus_text(query: str, samples: Iterable[Sample]) -> str:
-    """Return samples in Prometheus' text format, version 0.0.4. Samples of one metric follow each other."""
-    lines, before = [], None
+def prometheus_families(query: str, samples: Iterable[Sample]) -> list[Family]:
+    """Return samples as Prometheus' client has them: a family for each metric."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for each in samples:
-        name = each.metric.prometheus_name
-        if each.metric is not before:
-            lines += [f"# HELP {name} {each.metric.meaning}", f"# TYPE {name} {each.metric.kind}"]
-        before = each.metric
-        labels = f'query="{prometheus_label(query)}"'
-        if each.operator:
-            labels += f',operator="{prometheus_label(each.operator)}"'
-        lines.append(f"{name}{{{labels}}} {repr(each.value).replace('inf', '+Inf')}")
-    return "\n".join(lines) + "\n"
+        metric, labels = each.metric, {"query": query} | ({"operator": each.operator} if each.operator else {})
+        if metric.name not in families:
+            families[metric.name] = kinds[metric.kind](f"keyed_{metric.name}", metric.meaning, labels=[*labels])
+        families[metric.name].add_metric([*labels.values()], each.value)
+    return list(families.values())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import glob
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from keyed.base.background import Background, close_in_children
@@ -29,19 +28,14 @@ from keyed.runtimes.job_metrics import (
     Metric,
     ReplicationMetrics,
     Sample,
-    prometheus_text,
+    prometheus_families,
 )
 from keyed.tables.replication import Replication
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
 _log = logging.getLogger(__name__)
-#: Concurrent scrapes; further connections are closed at once.
-_SCRAPES = 8
-#: Seconds that a client may take to send its request and to read the answer.
-_REQUEST = 5.0
-#: Seconds before the next attempt to accept a connection for which the process has no free descriptor.
-_PAUSE = 0.1
-
-
 _Metrics: TypeAlias = JobMetrics | ReplicationMetrics
 
 
@@ -57,7 +51,7 @@ class MetricsExport:
 
     Raises:
         DefinitionError: The port is in use, the file cannot be written, or OpenTelemetry exports nothing.
-        ExtraNotInstalled: OpenTelemetry's API is not installed.
+        ExtraNotInstalled: The client of Prometheus, or OpenTelemetry's API, is not installed.
     """
 
     def __init__(self, last: Stage, options: Options) -> None:
@@ -90,7 +84,7 @@ def _begun(config: Any, metrics: _Metrics) -> _Port | _File | _Callbacks:
 
     Raises:
         DefinitionError: See `MetricsExport`.
-        ExtraNotInstalled: OpenTelemetry's API is not installed.
+        ExtraNotInstalled: The client of Prometheus, or OpenTelemetry's API, is not installed.
     """
     if isinstance(config, Prometheus):
         return (_Port if config.file is None else _File)(config, metrics)
@@ -114,137 +108,45 @@ def exported_replication(replication: Replication, config: Any) -> Iterator[None
 
 
 class _Port:
-    """An HTTP server for scrapes."""
+    """An HTTP server for scrapes, and the collector of its answers."""
 
     def __init__(self, config: Prometheus, metrics: _Metrics) -> None:
+        with extra("prometheus", "keyed.metrics.Prometheus"):
+            from prometheus_client import CollectorRegistry, start_http_server
         assert config.port is not None
+        self._metrics = metrics
+        self.work = Background(f"the export of metrics at {config.host}:{config.port}", lambda: None)
+        registry = CollectorRegistry()
+        registry.register(self)
         try:
-            self._server = _Server((config.host, config.port), self._text)
+            self._server, self._thread = start_http_server(config.port, config.host, registry)
         except OSError as error:
             raise DefinitionError(
                 f"metrics={config!r}: {config.host}:{config.port} cannot be opened: {error}; choose another port, or "
                 "stop the program that has it"
             ) from error
         close_in_children(self._server.socket)
-        self._host, self._port = config.host, config.port
-        self._metrics = metrics
-        self._ends = False
-        self.work = Background(f"the export of metrics at {config.host}:{config.port}", self._serve)
-        self.work.start()
 
-    def _serve(self) -> None:
-        while not self._ends and not self.work.is_stopping:
-            self._server.handle_request()
-            self._server.end_slow()
-
-    def _text(self) -> bytes:
-        samples = _tried(self.work, self._metrics.samples)
-        return prometheus_text(self._metrics.query, samples).encode()
+    def collect(self) -> list[Family]:
+        """Return the values of the moment, for Prometheus' client."""
+        return prometheus_families(self._metrics.query, _tried(self.work, self._metrics.samples))
 
     def close(self) -> None:
-        self._ends = True
         if not self.work.is_inherited:
-            # A connection ends the wait for one.
-            with suppress(OSError), socket.create_connection((self._host, self._port), timeout=_REQUEST):
-                pass
+            self._server.shutdown()
+            self._thread.join()
         self.work.close()
         self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers GET /metrics with a text. Requests have threads, a bounded number at a time."""
-
-    block_on_close = False
-    #: Seconds after which `handle_request` returns without a request.
-    timeout = 1.0
-
-    def __init__(self, address: tuple[str, int], text: Callable[[], bytes]) -> None:
-        self.text = text
-        self._free = threading.BoundedSemaphore(_SCRAPES)
-        self._lock = threading.Lock()
-        #: The connections that are being served, and the times since when.
-        self._served: dict[socket.socket, float] = {}
-        super().__init__(address, _Request)
-
-    def server_bind(self) -> None:
-        # Not that of HTTPServer, which looks up the name of the host.
-        super(HTTPServer, self).server_bind()
-
-    def get_request(self) -> tuple[Any, Any]:
-        try:
-            return super().get_request()
-        except OSError:
-            # Without a free descriptor the connection keeps waiting, so the next attempt fails at once as well.
-            time.sleep(_PAUSE)
-            raise
-
-    def end_slow(self) -> None:
-        """End connections of clients that took too long, also of one that sends a byte now and then."""
-        limit = time.monotonic() - _REQUEST
-        with self._lock:
-            for request, since in self._served.items():
-                if since < limit:
-                    with suppress(OSError):
-                        request.shutdown(socket.SHUT_RDWR)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._served[request] = time.monotonic()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                del self._served[request]
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a scrape was not answered", exc_info=True)
-
-
-class _Request(BaseHTTPRequestHandler):
-    """One scrape."""
-
-    server: _Server
-    timeout = _REQUEST
-    server_version, sys_version = "keyed", ""
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self._answer(404, "text/plain", b"the metrics are at /metrics\n")
-            return
-        try:
-            text = self.server.text()
-        except Exception as error:  # noqa: BLE001 - it is logged and counted; the scrape fails
-            self._answer(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
-        else:
-            self._answer(200, "text/plain; version=0.0.4; charset=utf-8", text)
-
-    def _answer(self, status: int, type_: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", type_)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        _log.debug(format, *args)
 
 
 class _File:
     """A thread that replaces a file at an interval."""
 
     def __init__(self, config: Prometheus, metrics: _Metrics) -> None:
+        with extra("prometheus", "keyed.metrics.Prometheus"):
+            from prometheus_client import generate_latest
         assert config.file is not None
+        self._text_of: Callable[[Any], bytes] = generate_latest
         self._path = Path(folder_path(config.file, "metrics file")).absolute()
         self._seconds = milliseconds_of(config.every, "every") / 1000
         self._metrics = metrics
@@ -279,7 +181,8 @@ class _File:
     def _write(self) -> Exception | None:
         """Write the file. Returns the error for which metrics are missing in it."""
         samples, failure = self._metrics.samples()
-        text = prometheus_text(self._metrics.query, samples).encode()
+        families = prometheus_families(self._metrics.query, samples)
+        text = self._text_of(SimpleNamespace(collect=lambda: families))
         replace_file(self._path, lambda file: file.write(text))
         self._written = self._identity()
         return failure

@@ -41,11 +41,14 @@ from datetime import datetime
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import attrs
 import msgspec
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -57,7 +60,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keyed import errors
 from keyed.base.background import Status
-from keyed.base.shown import prometheus_label
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
@@ -196,32 +198,31 @@ class _Server:
         with suppress(Exception):
             batch = self.tables.batch
             positions = await self._in_thread(lambda: self.tables.positions) if batch >= 0 else {}
-        values = {
-            "tables_age_seconds gauge": f"{math.inf if age is None else age:g}".replace("inf", "+Inf"),
-            "tables_failures_total counter": self.tables.failures,
-            "tables_batch gauge": batch,
-            "tables_rebuilds_total counter": self.tables.rebuilds,
-            "streams gauge": self.watch.streams,
-            "streams_dropped_total counter": self.watch.dropped,
-            "unread_dropped_total counter": self.watch.dropped_for_memory,
-            "streams_reset_total counter": self.watch.resets,
-        }
-        lines = ["# TYPE keyed_tables_status gauge"]
-        lines += [f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status]
-        for name, value in values.items():
-            lines += [f"# TYPE keyed_{name}", f"keyed_{name.partition(' ')[0]} {value}"]
-        lines.append("# TYPE keyed_requests_total counter")
-        lines += [
-            f'keyed_requests_total{{route="{route}",status="{status}"}} {count}'
-            for (route, status), count in sorted(self.requests.items())
+        statuses = GaugeMetricFamily("keyed_tables_status", "Status of following.", labels=["status"])
+        for each in Status:
+            statuses.add_metric([each.value], each is status)
+        requests = CounterMetricFamily("keyed_requests", "Requests that were answered.", labels=["route", "status"])
+        for labels, number in sorted(self.requests.items()):
+            requests.add_metric(list(map(str, labels)), number)
+        families = [
+            statuses,
+            GaugeMetricFamily("keyed_tables_age_seconds", "Age of the tables.", math.inf if age is None else age),
+            CounterMetricFamily("keyed_tables_failures", "Failures of following.", self.tables.failures),
+            GaugeMetricFamily("keyed_tables_batch", "Id of the last batch.", batch),
+            CounterMetricFamily("keyed_tables_rebuilds", "Rebuilds of the tables.", self.tables.rebuilds),
+            GaugeMetricFamily("keyed_streams", "Open streams of changes.", self.watch.streams),
+            CounterMetricFamily("keyed_streams_dropped", "Streams that were too slow.", self.watch.dropped),
+            CounterMetricFamily("keyed_unread_dropped", "Streams dropped for memory.", self.watch.dropped_for_memory),
+            CounterMetricFamily("keyed_streams_reset", "Streams that start again.", self.watch.resets),
+            requests,
         ]
-        for operator, position in positions.items():
-            name = prometheus_label(operator)
-            lines += [
-                f'keyed_tables_watermark_milliseconds{{operator="{name}"}} {position.watermark}',
-                f'keyed_tables_processing_time_milliseconds{{operator="{name}"}} {position.processing_time}',
-            ]
-        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+        for name in ("watermark", "processing_time"):
+            family = GaugeMetricFamily(f"keyed_tables_{name}_milliseconds", "Of the last batch.", labels=["operator"])
+            for operator, position in positions.items():
+                family.add_metric([operator], getattr(position, name))
+            families.append(family)
+        text = generate_latest(cast("Any", SimpleNamespace(collect=lambda: families)))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:
         return FileResponse(_OPENAPI, media_type="application/json")

