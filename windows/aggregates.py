@@ -2,8 +2,7 @@
 
 An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). The built-in
 ones read a column, a function of the element, or by default the element itself. Nulls are ignored, as in SQL, and an
-aggregate without values is null (a count is 0). `algebra_of` describes the parts of an accumulator and their
-merging as data, so that the path over whole columns can compute the same.
+aggregate without values is null (a count is 0). `keyed.windows.vectorized` computes the same over whole columns.
 
 Accumulators are plain data. `add` may change its accumulator; it returns the one to keep.
 """
@@ -17,8 +16,6 @@ import operator
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
-
-import attrs
 
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extending import as_stored
@@ -35,37 +32,6 @@ _DIGITS = 38
 _PLAIN = frozenset({type(None), bool, int, float, str, Decimal})
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
 _NUMBERS = {*_INTEGRAL, "float", "double", "decimal"}
-
-
-@attrs.frozen
-class Part:
-    """One part of an accumulator.
-
-    Attributes:
-        name: Its name.
-        merge: The operation that merges two such parts: ``sum``, ``min``, ``max``, ``union``, ``register_max``,
-            ``append``, ``first``, ``latest``, ``top``, ``moments``, ``counted``.
-    """
-
-    name: str
-    merge: str
-
-
-@attrs.frozen
-class Algebra:
-    """An aggregate as data.
-
-    Attributes:
-        name: Name of the aggregate: ``count``, ``sum``, ``min``, ...
-        column: The column that it reads; ``None`` for whole rows.
-        parts: The parts of its accumulator.
-        options: Its other parameters.
-    """
-
-    name: str
-    column: str | None
-    parts: tuple[Part, ...]
-    options: tuple[tuple[str, Any], ...] = ()
 
 
 def value_getter(column: Column) -> Callable[[Any], Any]:
@@ -161,9 +127,6 @@ class ColumnAggregate(AnyAggregate):
     #: True if accumulators hold values of elements, and not only values computed from them.
     _keeps: ClassVar[bool] = False
     _needs_numbers: ClassVar[bool] = False
-    #: The content of an `Algebra`: the accumulator's parts, and the attributes that are parameters.
-    _parts: ClassVar[tuple[Part, ...]] = ()
-    _options: ClassVar[tuple[str, ...]] = ()
     #: Type of the result; ``{}`` stands for the column's type.
     _result: ClassVar[str] = "{}"
 
@@ -215,21 +178,9 @@ class ColumnAggregate(AnyAggregate):
         return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
 
 
-def algebra_of(aggregate: AnyAggregate) -> Algebra | None:
-    """Return an aggregate as data; ``None`` if it has no such form, for example over a function."""
-    if not isinstance(aggregate, ColumnAggregate):
-        return None
-    column, parts = aggregate.column, aggregate._parts  # noqa: SLF001 - its class is in this module
-    if not parts or callable(column) or callable(getattr(aggregate, "by", None)):
-        return None
-    options = tuple((name, getattr(aggregate, name)) for name in aggregate._options)  # noqa: SLF001 - likewise
-    return Algebra(type(aggregate).__name__.lower(), column, parts, options)
-
-
 class Count(ColumnAggregate):
     """Number of elements, or of those whose column is not null."""
 
-    _parts = (Part("count", "sum"),)
     _result = "bigint"
 
     def __init__(self, column: Column = None) -> None:
@@ -254,7 +205,6 @@ class Sum(ColumnAggregate):
     """Sum of the values. Integers must stay within 64 bits."""
 
     _needs_numbers = True
-    _parts = (Part("sum", "sum"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -292,7 +242,6 @@ class Min(ColumnAggregate):
     """The least value. NaN counts only without other values, as in Arrow."""
 
     _keeps = True
-    _parts = (Part("min", "min"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -308,7 +257,6 @@ class Max(ColumnAggregate):
     """The greatest value. NaN counts only without other values, as in Arrow."""
 
     _keeps = True
-    _parts = (Part("max", "max"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -324,7 +272,6 @@ class Mean(ColumnAggregate):
     """Arithmetic mean as a float; of ``decimal(p,s)`` a ``decimal(p+4,s+4)``, each at most 38, as in Spark."""
 
     _needs_numbers = True
-    _parts = (Part("sum", "sum"), Part("count", "sum"))
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -360,8 +307,6 @@ class Variance(ColumnAggregate):
     """Variance as a float, stable (Chan's formula): over n − 1 (null for fewer than two values), or n."""
 
     _needs_numbers = True
-    _parts = (Part("count", "moments"), Part("mean", "moments"), Part("m2", "moments"))
-    _options = ("sample",)
     _result = "double"
 
     def __init__(self, column: Column = None, *, sample: bool = True) -> None:

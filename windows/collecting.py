@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from keyed.errors import DefinitionError
-from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
+from keyed.windows.aggregates import Column, ColumnAggregate, kept_getter
 
 
 class CollectList(ColumnAggregate):
@@ -26,9 +26,7 @@ class CollectList(ColumnAggregate):
 
     commutative = False
     _keeps = True
-    _parts = (Part("values", "append"),)
     _result = "array<{}>"
-    _options = ("ignore_nulls", "limit")
 
     def __init__(
         self, column: Column = None, *, ignore_nulls: bool = True, limit: int | None = None, type: str | None = None
@@ -57,9 +55,7 @@ class CollectSet(ColumnAggregate):
     """The distinct values, at most ``limit``, in ascending order. NaN is one value, the last; −0.0 is 0.0."""
 
     _keeps = True
-    _parts = (Part("values", "union"),)
     _result = "array<{}>"
-    _options: ClassVar[tuple[str, ...]] = ("limit",)
 
     def __init__(self, column: Column = None, *, limit: int | None = None, type: str | None = None) -> None:
         super().__init__(column, type=type)
@@ -118,8 +114,6 @@ class First(ColumnAggregate):
 
     commutative = False
     _keeps = True
-    _parts = (Part("value", "first"),)
-    _options = ("by_time", "ignore_nulls")
 
     def __init__(
         self, column: Column = None, *, by_time: bool = False, ignore_nulls: bool = False, type: str | None = None
@@ -151,8 +145,6 @@ class First(ColumnAggregate):
 class Latest(First):
     """The last value by arrival, or by time (of equal timestamps, the last to arrive). Parameters as of `First`."""
 
-    _parts = (Part("value", "latest"),)
-
     def add(self, value: Any, accumulator: Any) -> Any:
         cell = self._value(value)
         return accumulator if cell is None and self.ignore_nulls else [cell]
@@ -176,8 +168,6 @@ class TopK(ColumnAggregate):
     """
 
     _keeps = True
-    _parts = (Part("values", "top"),)
-    _options = ("k", "by")
     _result = "array<{}>"
 
     def __init__(self, k: int, column: Column = None, *, by: Column = None, type: str | None = None) -> None:
@@ -218,8 +208,6 @@ class ArgMax(ColumnAggregate):
     """
 
     _keeps = True
-    _parts = (Part("value", "top"),)
-    _options = ("by",)
     _greatest = True
 
     def __init__(self, column: Column, by: Column, *, type: str | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from keyed import Row
 from keyed.errors import DefinitionError
-from keyed.windows.aggregates import Column, ColumnAggregate, Part
+from keyed.windows.aggregates import Column, ColumnAggregate
 
 
 class _Counted(Row):
@@ -36,8 +36,6 @@ class MostFrequent(ColumnAggregate):
     """
 
     _keeps = True
-    _parts: ClassVar[tuple[Part, ...]] = (Part("counts", "counted"),)
-    _options = ("k",)
     _result = "array<struct<value:{},count:bigint>>"
 
     def __init__(self, k: int, column: Column = None, *, type: str | None = None) -> None:
@@ -88,8 +86,6 @@ class ApproxMostFrequent(MostFrequent):
     """
 
     commutative = False
-    #: Its counters depend on the order of elements, so it has no form over whole columns.
-    _parts = ()
 
     def __init__(self, k: int, column: Column = None, *, capacity: int = 1000, type: str | None = None) -> None:
         super().__init__(k, column, type=type)

@@ -1,7 +1,7 @@
 """Reasons why windows and aggregates are computed row by row and not over whole columns.
 
 The vectorized path has the results of the row path, for definitions whose results do not depend on the order of
-elements and whose aggregates have a known algebra.
+elements and whose aggregates are built in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from keyed.job.execution_path import MOST_LENGTH, kind_of
-from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance, algebra_of
+from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
 from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.definition import Definition
@@ -117,15 +117,15 @@ def columns_reason(
 
 def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]) -> str | None:
     """Return the reason why an aggregate cannot be computed over whole columns."""
-    algebra = algebra_of(aggregate) if type(aggregate) in (*_TYPES, Count) else None
-    if algebra is None or (algebra.column is None and type(aggregate) is not Count):
+    cls, column, by = type(aggregate), getattr(aggregate, "column", None), getattr(aggregate, "by", None)
+    reads_column = isinstance(column, str) if cls in _TYPES else cls is Count and not callable(column)
+    if not reads_column or callable(by):
         return f"{aggregate!r} is not a built-in aggregate of a column"
-    read = [algebra.column, dict(algebra.options).get("by")]
-    for name in read:
+    for name in (column, by):
         if name is None:
             continue
         if name not in columns:
             return f"{aggregate!r}: the input has no column {name!r}"
-        if type(aggregate) is not Count and kind_of(columns[name]) not in _TYPES[type(aggregate)]:
+        if cls is not Count and kind_of(columns[name]) not in _TYPES[cls]:
             return f"{aggregate!r} of a column of type {columns[name]}"
     return None

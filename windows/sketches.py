@@ -24,7 +24,7 @@ from decimal import Decimal
 from typing import Any
 
 from keyed.errors import DefinitionError, EncodingError
-from keyed.windows.aggregates import Column, ColumnAggregate, Part
+from keyed.windows.aggregates import Column, ColumnAggregate
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -40,8 +40,6 @@ class ApproxCountDistinct(ColumnAggregate):
         DefinitionError: The precision is out of range.
     """
 
-    _parts = (Part("registers", "register_max"),)
-    _options = ("precision",)
     _result = "bigint"
 
     def __init__(self, column: Column = None, *, precision: int = 12) -> None:

@@ -13,7 +13,6 @@ from keyed import windows as w
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
-from keyed.windows.aggregates import algebra_of
 from keyed.windows.sketches import hash_value
 from keyed.windows.window_operator import WindowOperator
 
@@ -203,15 +202,6 @@ def test_types_follow_from_the_input():
         assert aggregate.output_type(columns) == expected, aggregate
     with pytest.raises(OutputDefinitionError, match="no column 'missing'"):
         w.Sum("missing").output_type(columns)
-
-
-def test_the_algebra_is_data():
-    mean: Any = algebra_of(w.Mean("n"))
-    top: Any = algebra_of(w.TopK(3, "s", by="n"))
-    assert [part.merge for part in mean.parts] == ["sum", "sum"]
-    assert top.options == (("k", 3), ("by", "n"))
-    assert algebra_of(w.Sum(len)) is None
-    assert algebra_of(w.aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b)) is None
 
 
 class Product(w.Aggregate):
