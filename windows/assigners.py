@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, NoReturn, Self, TypeVar, Unpack, cast
 
 from keyed import MAX_TIMESTAMP, KeyedStream
 from keyed.errors import DefinitionError
@@ -20,9 +20,9 @@ from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import CountEvictor, Evictor
 from keyed.windows.stream import WindowedStream
 from keyed.windows.triggers import CountTrigger, EventTimeTrigger, NeverTrigger, PurgingTrigger, Trigger
-from keyed.windows.window import Duration, GlobalWindow
+from keyed.windows.window import Duration, GlobalWindow, check_count
 
-A = TypeVar("A", bound="WindowAssigner")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds"}
 
@@ -53,17 +53,23 @@ def _call(arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
     return ", ".join([*map(repr, arguments), *(f"{name}={value!r}" for name, value in named.items())])
 
 
-def _not_called(assigner: object, arguments: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
+def _not_called(cls: type, arguments: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
     """Return the error for calling an assigner's class instead of its factory."""
-    shown = _call(arguments, named)
-    name = type(assigner).__name__
+    shown, name = _call(arguments, named), cls.__name__
     return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
 
 
 class Made(type):
-    """The metaclass of assigners that class methods create; it refuses unknown ones and names the right one."""
+    """Metaclass of assigners that class methods create: refuses calls and unknown methods, and names the right one."""
 
     _made_by: str
+
+    def __call__(cls, *arguments: Any, **named: Any) -> NoReturn:
+        raise _not_called(cls, arguments, named, cls._made_by)
+
+    def _make(cls: type[T], *arguments: Any) -> T:
+        assigner: T = type.__call__(cls, *arguments)
+        return assigner
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
@@ -99,9 +105,6 @@ def _refuses_other_calls(make: F) -> F:
 class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size)"
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        raise _not_called(self, arguments, named, self._made_by)
-
     @classmethod
     @_refuses_other_calls
     @shows_units
@@ -118,16 +121,11 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
             DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
         """
         size_ms = duration_of(size, "size", least=1, **units)
-        assigner = cls.__new__(cls)
-        HoppingWindows.__init__(assigner, size_ms, size_ms, _offset(offset, size_ms, "size"))
-        return assigner
+        return cls._make(size_ms, size_ms, _offset(offset, size_ms, "size"))
 
 
 class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size, slide)"
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        raise _not_called(self, arguments, named, self._made_by)
 
     @classmethod
     @_refuses_other_calls
@@ -140,9 +138,7 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
             DefinitionError: Size or slide is below 1 ms, or the offset's absolute value is not below the slide.
         """
         size_ms, slide_ms = milliseconds_of(size, "size", least=1), milliseconds_of(slide, "slide", least=1)
-        assigner = cls.__new__(cls)
-        HoppingWindows.__init__(assigner, size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
-        return assigner
+        return cls._make(size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
 
 
 class TumblingEventTimeWindows(_Tumbling):
@@ -168,15 +164,6 @@ class HoppingProcessingTimeWindows(_Hopping):
 class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     _made_by = "with_gap(gap), or with_dynamic_gap(function of the element)"
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        raise _not_called(self, arguments, named, self._made_by)
-
-    @classmethod
-    def _of_gap(cls, gap: int | Callable[[Any], Any]) -> Self:
-        assigner = cls.__new__(cls)
-        SessionWindows.__init__(assigner, gap)
-        return assigner
-
     @classmethod
     @_refuses_other_calls
     @shows_units
@@ -188,7 +175,7 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
         Raises:
             DefinitionError: The gap is below 1 ms.
         """
-        return cls._of_gap(duration_of(gap, "gap", least=1, **units))
+        return cls._make(duration_of(gap, "gap", least=1, **units))
 
     @classmethod
     @_refuses_other_calls
@@ -202,7 +189,7 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
         """
         if not callable(gap_of):
             raise DefinitionError(f"gap_of={gap_of!r} is not callable; give a function element -> gap, or with_gap")
-        return cls._of_gap(gap_of)
+        return cls._make(gap_of)
 
 
 class EventTimeSessionWindows(_Sessions):
@@ -228,7 +215,7 @@ class GlobalWindows(WindowAssigner):
     def __init__(self, trigger: Trigger | None = None, evictor: Evictor | None = None) -> None:
         if not isinstance(trigger, Trigger | None) or not isinstance(evictor, Evictor | None):
             name = "of(size)" if isinstance(self, CountWindows) else "create()"
-            raise _not_called(self, (trigger, evictor)[: 1 if evictor is None else 2], {}, name)
+            raise _not_called(type(self), (trigger, evictor)[: 1 if evictor is None else 2], {}, name)
         self._trigger = trigger
         self._evictor = evictor
 
@@ -263,11 +250,10 @@ class CountWindows(GlobalWindows):
         Raises:
             DefinitionError: A number is below 1.
         """
-        for name, number in (("size", size), ("slide", 1 if slide is None else slide)):
-            if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_TIMESTAMP:
-                raise DefinitionError(f"{name}={number!r} must be an int of at least 1 element")
+        check_count(size, "size", "element")
         if slide is None:
             return cls(PurgingTrigger.of(CountTrigger.of(size)))
+        check_count(slide, "slide", "element")
         return cls(CountTrigger.of(slide), CountEvictor.of(size))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from keyed.errors import DefinitionError, TimestampError
@@ -33,12 +33,7 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
     #: The range of milliseconds since the epoch that have a date in every zone.
     _RANGE: ClassVar[tuple[int, int]] = (-62_135_000_000_000, 253_402_000_000_000)
 
-    def __init__(self, unit: str, zone: str | None = None, first_weekday: int = 0) -> None:
-        if zone is None or unit not in _UNITS:
-            raise DefinitionError(
-                f"CalendarWindows({unit!r}): windows are not made by calling the class; use "
-                "CalendarWindows.days(zone), weeks(zone) or months(zone)"
-            )
+    def __init__(self, unit: str, zone: str, first_weekday: int = 0) -> None:
         self._unit = unit
         self._zone_name = zone
         self._first_weekday = first_weekday
@@ -53,16 +48,16 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
         self._windows: dict[int, tuple[TimeWindow, ...]] = {}
 
     @classmethod
-    def days(cls, zone: str = "UTC") -> CalendarWindows:
+    def days(cls, zone: str = "UTC") -> Self:
         """Make a window for each day.
 
         Raises:
             DefinitionError: There is no such zone.
         """
-        return cls("day", zone)
+        return cls._make("day", zone)
 
     @classmethod
-    def weeks(cls, zone: str = "UTC", starts_on: str = "monday") -> CalendarWindows:
+    def weeks(cls, zone: str = "UTC", starts_on: str = "monday") -> Self:
         """Make a window for each week; ``starts_on`` is its first day, in English.
 
         Raises:
@@ -70,12 +65,12 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
         """
         if starts_on not in _WEEKDAYS:
             raise DefinitionError(f"starts_on={starts_on!r} must be one of {', '.join(_WEEKDAYS)}")
-        return cls("week", zone, _WEEKDAYS.index(starts_on))
+        return cls._make("week", zone, _WEEKDAYS.index(starts_on))
 
     @classmethod
-    def months(cls, zone: str = "UTC") -> CalendarWindows:
+    def months(cls, zone: str = "UTC") -> Self:
         """Make a window for each month."""
-        return cls("month", zone)
+        return cls._make("month", zone)
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
         time = timestamp if self.event_time else processing_time

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.errors import DefinitionError
 from keyed.windows.aggregates import Column, ColumnAggregate, kept_getter
+from keyed.windows.window import check_count
 
 
 class CollectList(ColumnAggregate):
@@ -172,9 +172,7 @@ class TopK(ColumnAggregate):
 
     def __init__(self, k: int, column: Column = None, *, by: Column = None, type: str | None = None) -> None:
         super().__init__(column, type=type)
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise DefinitionError(f"k={k!r} must be an int of at least 1 value")
-        self.k = k
+        self.k = check_count(k, "k", "value")
         self.by = column if by is None else by
         self._rank = kept_getter(self.by)
 

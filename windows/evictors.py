@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Unpack
 
 from keyed.errors import DefinitionError
 from keyed.extending import Units, duration_of, milliseconds_of, shows_units
-from keyed.windows.window import Duration
+from keyed.windows.window import Duration, check_count
 
 
 class TimestampedValue(NamedTuple):
@@ -77,9 +77,7 @@ class CountEvictor(_Eviction):
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
-        if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 0:
-            raise DefinitionError(f"max_count={max_count!r} must be an int of at least 0 elements")
-        self._max_count = max_count
+        self._max_count = check_count(max_count, "max_count", "elements", least=0)
 
     @classmethod
     def of(cls, max_count: int, do_evict_after: bool = False) -> CountEvictor:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from keyed import Row
 from keyed.errors import DefinitionError
 from keyed.windows.aggregates import Column, ColumnAggregate
+from keyed.windows.window import check_count
 
 
 class _Counted(Row):
@@ -40,9 +41,7 @@ class MostFrequent(ColumnAggregate):
 
     def __init__(self, k: int, column: Column = None, *, type: str | None = None) -> None:
         super().__init__(column, type=type)
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise DefinitionError(f"k={k!r} must be an int of at least 1 value")
-        self.k = k
+        self.k = check_count(k, "k", "value")
 
     def create_accumulator(self) -> Any:
         return {}

@@ -10,6 +10,7 @@ from keyed import MIN_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.windows.window import check_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +41,7 @@ class TopN(VectorizedFunction):
     def __init__(
         self, n: int, *, by: str, item: str, columns: Any, keys: tuple[str, ...] = ("window_start", "window_end")
     ) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise DefinitionError(f"n={n!r} must be an int of at least 1 row")
-        self.n = n
+        self.n = check_count(n, "n", "row")
         self.by = by
         self.item = item
         self.keys = keys

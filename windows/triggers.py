@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, Unpack
 from keyed import MAX_TIMESTAMP, ReducingState, ValueState
 from keyed.errors import DefinitionError
 from keyed.extending import Units, duration_of, shows_units
-from keyed.windows.window import Duration
+from keyed.windows.window import Duration, check_count
 
 
 class TriggerResult(enum.Enum):
@@ -248,9 +248,7 @@ class CountTrigger(Trigger):
     """Fires at every ``max_count`` elements, at least 1, of a window."""
 
     def __init__(self, max_count: int) -> None:
-        if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 1:
-            raise DefinitionError(f"max_count={max_count!r} must be an int of at least 1 element")
-        self.max_count = max_count
+        self.max_count = check_count(max_count, "max_count", "element")
         self._count = ReducingState(_add, int, name="count")
 
     @classmethod

@@ -7,12 +7,24 @@ A window is a named tuple, so that ``tuple(window)`` can be a namespace of state
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.errors import DefinitionError
 
 #: Milliseconds, or a `timedelta`.
 Duration = int | timedelta
+
+
+def check_count(count: Any, parameter: str, unit: str, *, least: int = 1) -> int:
+    """Return a number of elements or other things, which a parameter sets.
+
+    Raises:
+        DefinitionError: It is not a whole number, or out of range.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= MAX_TIMESTAMP:
+        raise DefinitionError(f"{parameter}={count!r} must be an int of at least {least} {unit}")
+    return count
 
 
 class Window(Protocol):

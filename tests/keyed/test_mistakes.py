@@ -22,6 +22,7 @@ MINUTE = dt.timedelta(minutes=1)
 FIVE: Any = 5
 MISSPELT: Any = {"timestamps": "at"}
 TEXT: Any = "5"
+W: Any = w
 
 
 class Sale(NamedTuple):
@@ -52,14 +53,14 @@ def by_item() -> Any:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: w.TumblingEventTimeWindows(1000), r"TumblingEventTimeWindows\(1000\): .*TumblingEventTimeWindows\.of"),
-        (lambda: w.TumblingProcessingTimeWindows(size=1), r"TumblingProcessingTimeWindows\(size=1\): .*\.of\(size\)"),
-        (lambda: w.HoppingEventTimeWindows(1000, 500), r"HoppingEventTimeWindows\(1000, 500\).*\.of\(size, slide\)"),
-        (lambda: w.EventTimeSessionWindows(MINUTE), r"EventTimeSessionWindows\(datetime\.timedelta.*\.with_gap\(gap\)"),
-        (lambda: w.ProcessingTimeSessionWindows(5), r"ProcessingTimeSessionWindows\(5\): .*\.with_gap\(gap\)"),
+        (lambda: W.TumblingEventTimeWindows(1000), r"TumblingEventTimeWindows\(1000\): .*TumblingEventTimeWindows\.of"),
+        (lambda: W.TumblingProcessingTimeWindows(size=1), r"TumblingProcessingTimeWindows\(size=1\): .*\.of\(size\)"),
+        (lambda: W.HoppingEventTimeWindows(1000, 500), r"HoppingEventTimeWindows\(1000, 500\).*\.of\(size, slide\)"),
+        (lambda: W.EventTimeSessionWindows(MINUTE), r"EventTimeSessionWindows\(datetime\.timedelta.*\.with_gap\(gap\)"),
+        (lambda: W.ProcessingTimeSessionWindows(5), r"ProcessingTimeSessionWindows\(5\): .*\.with_gap\(gap\)"),
         (lambda: w.CountWindows(FIVE), r"CountWindows\(5\): .*CountWindows\.of\(size\)"),
         (lambda: w.GlobalWindows(FIVE), r"GlobalWindows\(5\): .*GlobalWindows\.create\(\)"),
-        (lambda: windows.CalendarWindows("month"), r"CalendarWindows\('month'\): .*months\(zone\)"),
+        (lambda: W.CalendarWindows("month"), r"CalendarWindows\('month'\): .*months\(zone\)"),
     ],
 )
 def test_an_assigner_that_is_made_by_its_class_names_itself_and_the_method(make, said):
