@@ -298,7 +298,7 @@ PLUMBING = {
     "explanation", "check_class", "origins", "operators", "address", "sides", "watermark_delay_ms", "on_spark",
     "skips", "oldest_kept", "matched", "within_ms", "step_names", "windowed", "gap_ms", "start_of",
     "Select.check", "LookupJoin.process_batch", "LocalQuery.start", "LocalQuery.run", "SparkQuery.wait",
-    "SparkQuery.leave", "SparkQuery.has_drained", "WindowOperator.of", "WindowOperator.known_side_outputs",
+    "SparkQuery.leave", "SparkQuery.has_drained",
     "KafkaSource.between", "KafkaSource.set_waits", "KafkaSource.open", "KafkaSource.fetch", "KafkaSource.take",
     "KafkaSource.has_more", "KafkaSource.wait_for_others", "KafkaSource.seconds_left", "KafkaSource.disconnect",
     "KafkaSource.is_ended", "open_copy", "last_copy", "digest_copy", "write_changes", "SinkWriter.is_transient",

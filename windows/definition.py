@@ -43,15 +43,15 @@ _STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState, Ver
 MOST_SLICES = 64
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class Definition:
-    """A validated window operator. See `WindowOperator` for the fields.
+    """A validated window operator. See `define` for the fields.
 
     Attributes:
+        names: The columns of named aggregates.
         plain_rows: Rows are plain tuples in the order of the columns, which cost less than named ones.
-        layout_reason: The reason why windows are kept one by one; ``None`` if they are not.
         row_reason: The reason why they are computed row by row, if whole columns were considered.
-        columns: Types of the input's columns, where they are known.
+        layout_reason: The reason why they have to be kept one by one; ``None`` without one.
     """
 
     assigner: AnyAssigner
@@ -66,10 +66,11 @@ class Definition:
     key_names: tuple[str, ...]
     timestamps: bool
     element_type: Any
-    layout_reason: str | None = None
+    columns: Mapping[str, str | None] | None
+    delay_ms: int
     row_reason: str | None = None
     plain_rows: bool = False
-    columns: Mapping[str, str | None] | None = None
+    layout_reason: str | None = attrs.field(init=False)
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:
@@ -89,6 +90,34 @@ class Definition:
             return "an evictor needs all elements"
         return None if self.idle_timeout_ms is None else "windows close when they are idle"
 
+    @layout_reason.default
+    def _general_reason(self) -> str | None:
+        assigner, aggregates, process = self.assigner, self.aggregates, self.process
+        if self.custom_reason is not None:
+            return self.custom_reason
+        if not aggregates:
+            return "the window function needs all elements"
+        if any(aggregate.accumulator_type is not None for aggregate in aggregates):
+            return "an aggregate declares the type of its accumulator"
+        if process is not None and (declared_states(process) or type(process).clear is not ProcessWindowFunction.clear):
+            return "the window function has state or clear()"
+        if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
+            slice_ms = hopping_slice(assigner)
+            slices = (assigner.size_ms + self.lateness_ms) // slice_ms
+            if slices + (self.delay_ms // slice_ms if assigner.event_time else 0) > MOST_SLICES:
+                return f"a key may have more than {MOST_SLICES} open slices"
+            if slices > 1 and assigner.slide_ms < assigner.size_ms and not all(a.commutative for a in aggregates):
+                return "the order of elements matters to an aggregate, and hopping windows would share slices"
+            return None
+        if isinstance(assigner, SessionWindows) and type(assigner).merge_windows is SessionWindows.merge_windows:
+            if type(assigner).assign_windows is not SessionWindows.assign_windows:
+                return "the assigner is custom"
+            gap_ms = assigner.gap_of if isinstance(assigner.gap_of, int) else 1
+            if assigner.event_time and (self.lateness_ms + self.delay_ms) // gap_ms > MOST_SLICES:
+                return f"a key may have more than {MOST_SLICES} open sessions"
+            return None
+        return "the assigner is neither tumbling, hopping nor sessions"
+
     @property
     def layout(self) -> str:
         """``panes``, ``sessions`` or ``general``."""
@@ -106,6 +135,11 @@ class Definition:
     def named(self) -> dict[str, AnyAggregate]:
         """The aggregates by name; empty if they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
+
+    @property
+    def known_columns(self) -> dict[str, str]:
+        """Types of the input's columns, as far as they are known."""
+        return {name: type_ for name, type_ in (self.columns or {}).items() if type_ is not None}
 
     @property
     def lateness_ms(self) -> int:
@@ -131,12 +165,27 @@ def define(
     key_names: tuple[str, ...] = ("key",),
     timestamps: bool = False,
     element_type: Any = object,
+    columns: Mapping[str, str | None] | None = None,
     delay_ms: int = 0,
 ) -> Definition:
-    """Validate a definition and choose its layout.
+    """Validate a definition.
 
-    The arguments are those of `WindowOperator`, and ``delay_ms``: the delay of the watermark. If it and
-    the lateness allow more than 64 open slices or sessions of a key, windows are kept one by one.
+    Args:
+        assigner: Assigns windows to elements.
+        trigger: By default the assigner's.
+        evictor: Removes elements before or after the window function.
+        aggregate: One aggregate, whose result is the output, or a dict by column name, for rows of key, window and
+            results.
+        process: A function over the elements, or over the aggregate's result.
+        allowed_lateness_ms: As of `WindowedStream.allowed_lateness`.
+        late_tag: Side output for late elements; without it they are dropped.
+        idle_timeout_ms: As of `WindowedStream.close_when_idle`; a later element opens the window again.
+        key_names: Names of the key's columns.
+        timestamps: ``window_start`` and ``window_end`` are aware datetimes, not milliseconds.
+        element_type: As of `WindowedStream.element_type`.
+        columns: Types of the input's columns, where they are known.
+        delay_ms: Delay of the watermark behind the highest timestamp; 0 if another operator sets it. If it and the
+            lateness allow more than 64 open slices or sessions of a key, windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -163,40 +212,40 @@ def define(
             f"windows of {assigner!r} merge, which {effective!r} does not support; use another trigger"
         )
     _nested_triggers(effective)
-    evictor = evictor if evictor is not None else assigner.default_evictor()
     definition = Definition(
-        assigner,
-        effective,
-        evictor,
-        aggregates,
-        names,
-        process,
-        lateness_ms,
-        late_tag,
-        idle_ms,
-        key_names,
-        timestamps,
-        element_type,
+        assigner=assigner,
+        trigger=effective,
+        evictor=evictor if evictor is not None else assigner.default_evictor(),
+        aggregates=aggregates,
+        names=names,
+        process=process,
+        allowed_lateness_ms=lateness_ms,
+        late_tag=late_tag,
+        idle_timeout_ms=idle_ms,
+        key_names=key_names,
+        timestamps=timestamps,
+        element_type=element_type,
+        columns=columns,
+        delay_ms=delay_ms,
     )
-    definition = attrs.evolve(definition, layout_reason=_general_reason(definition, delay_ms))
-    columns = definition.row_names
-    if names is not None and process is None and len(set(columns)) < len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
-        raise DefinitionError(f"results have the columns {', '.join(columns)}: {twice!r} occurs twice; rename one")
+    results = definition.row_names
+    if names is not None and process is None and len(set(results)) < len(results):
+        twice = next(name for name in results if results.count(name) > 1)
+        raise DefinitionError(f"results have the columns {', '.join(results)}: {twice!r} occurs twice; rename one")
     return definition
 
 
-def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, strict: bool) -> Schema | None:
+def output_schema(definition: Definition, *, strict: bool) -> Schema | None:
     """Return the columns of the rows of named aggregates; ``None`` if they are not known.
 
     Args:
         definition: The operator.
-        columns: The input's columns.
         strict: Raise if they are not known.
 
     Raises:
         OutputDefinitionError: The input lacks a column, or a type does not follow from the input.
     """
+    columns: Mapping[str, Any] | None = definition.columns
     if definition.names is None or definition.process is not None or columns is None:
         return None
     types: dict[str, str | None] = {name: columns.get(name) for name in definition.key_names}
@@ -313,36 +362,6 @@ def _aggregate(name: str, aggregate: Any) -> AnyAggregate:
         raise DefinitionError(f"{name}={aggregate!r} is not an aggregate: it lacks {', '.join(missing)}")
     functions = (getattr(aggregate, method) for method in methods)
     return Functions(*functions, accumulator_type=getattr(aggregate, "accumulator_type", None))
-
-
-def _general_reason(definition: Definition, delay_ms: int) -> str | None:
-    """Return the reason why windows have to be kept one by one, ``None`` without one."""
-    assigner, aggregates, process = definition.assigner, definition.aggregates, definition.process
-    reason = definition.custom_reason
-    if reason is not None:
-        return reason
-    if not aggregates:
-        return "the window function needs all elements"
-    if any(aggregate.accumulator_type is not None for aggregate in aggregates):
-        return "an aggregate declares the type of its accumulator"
-    if process is not None and (declared_states(process) or type(process).clear is not ProcessWindowFunction.clear):
-        return "the window function has state or clear()"
-    if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
-        slice_ms = hopping_slice(assigner)
-        slices = (assigner.size_ms + definition.lateness_ms) // slice_ms
-        if slices + (delay_ms // slice_ms if assigner.event_time else 0) > MOST_SLICES:
-            return f"a key may have more than {MOST_SLICES} open slices"
-        if slices > 1 and assigner.slide_ms < assigner.size_ms and not all(a.commutative for a in aggregates):
-            return "the order of elements matters to an aggregate, and hopping windows would share slices"
-        return None
-    if isinstance(assigner, SessionWindows) and type(assigner).merge_windows is SessionWindows.merge_windows:
-        if type(assigner).assign_windows is not SessionWindows.assign_windows:
-            return "the assigner is custom"
-        gap_ms = assigner.gap_of if isinstance(assigner.gap_of, int) else 1
-        if assigner.event_time and (definition.lateness_ms + delay_ms) // gap_ms > MOST_SLICES:
-            return f"a key may have more than {MOST_SLICES} open sessions"
-        return None
-    return "the assigner is neither tumbling, hopping nor sessions"
 
 
 def _expect(name: str, value: Any, cls: type, remedy: str) -> None:

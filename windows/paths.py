@@ -45,17 +45,11 @@ _TYPES: dict[type, tuple[str, ...]] = {
 }
 
 
-def row_reason(
-    definition: Definition,
-    columns: Mapping[str, str | None] | None,
-    keys: tuple[str, ...],
-    order: str,
-) -> str | None:
+def row_reason(definition: Definition, keys: tuple[str, ...], order: str) -> str | None:
     """Return the reason why a definition has to run row by row; ``None`` if whole columns are possible.
 
     Args:
         definition: The definition.
-        columns: Types of the input's columns; ``None`` if they are not known.
         keys: The key's columns; empty if the key is a function.
         order: Order of the rows of a batch.
     """
@@ -86,7 +80,7 @@ def row_reason(
     for aggregate in definition.aggregates:
         if isinstance(aggregate, First) and not aggregate.by_time:
             return f"{aggregate!r} depends on the order of arrival"
-    return columns_reason(definition.aggregates, columns, keys)
+    return columns_reason(definition.aggregates, definition.columns, keys)
 
 
 def columns_reason(

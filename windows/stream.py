@@ -14,7 +14,7 @@ from keyed.extending import OperatorOptions, Units, duration_of, schema_of, show
 from keyed.job.execution_path import Path, check_path, choose_path
 from keyed.windows.aggregates import Reduce
 from keyed.windows.assigning import AnyAssigner
-from keyed.windows.definition import Definition, define, output_schema, row_timestamps
+from keyed.windows.definition import define, output_schema, row_timestamps
 from keyed.windows.evictors import Evictor
 from keyed.windows.paths import row_reason
 from keyed.windows.process_function import ProcessWindowFunction
@@ -233,35 +233,8 @@ class WindowedStream:
         """Return the output of the window operator over the stream."""
         if "initial_state" in options:
             raise DefinitionError(_NO_INITIAL_STATE)
-        stream, columns = self.stream, self.stream.columns
-        definition = self._definition(aggregate, process)
-        reason = row_reason(definition, columns, stream.key_columns, order)
-        reason = choose_path(self._path, reason, repr(definition.assigner))
-        schema = output_schema(definition, columns, strict=stream.on_spark) if output is None else schema_of(output)
-        has_rows = schema is not None and definition.names is not None and process is None
-        operator: WindowOperator | WindowBatchOperator
-        if has_rows and schema is not None and reason is None and columns is not None:
-            operator = WindowBatchOperator(
-                assigner=self.assigner,
-                aggregate=aggregate,
-                columns=columns,
-                key_names=definition.key_names,
-                allowed_lateness_ms=self._lateness_ms,
-                late_tag=self._late_tag,
-                timestamps=row_timestamps(schema),
-                delay_ms=stream.watermark_delay_ms,
-            )
-        else:
-            if has_rows and schema is not None:
-                plain = stream.on_spark and schema.names == definition.row_names
-                definition = attrs.evolve(definition, timestamps=row_timestamps(schema), plain_rows=plain)
-            operator = WindowOperator.of(attrs.evolve(definition, row_reason=reason, columns=columns))
-        # The same name on both paths, so that a checkpoint identifies the operator.
-        return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
-
-    def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
-        """Validate the definition."""
-        return define(
+        stream = self.stream
+        definition = define(
             assigner=self.assigner,
             trigger=self._trigger,
             evictor=self._evictor,
@@ -270,10 +243,22 @@ class WindowedStream:
             allowed_lateness_ms=self._lateness_ms,
             late_tag=self._late_tag,
             idle_timeout_ms=self._idle_ms,
-            key_names=self.stream.key_columns or ("key",),
+            key_names=stream.key_columns or ("key",),
             element_type=self._element_type,
-            delay_ms=self.stream.watermark_delay_ms,
+            columns=stream.columns,
+            delay_ms=stream.watermark_delay_ms,
         )
+        reason = row_reason(definition, stream.key_columns, order)
+        reason = choose_path(self._path, reason, repr(self.assigner))
+        schema = output_schema(definition, strict=stream.on_spark) if output is None else schema_of(output)
+        run: type[WindowOperator | WindowBatchOperator] = WindowOperator
+        if schema is not None and definition.names is not None and process is None:
+            plain = stream.on_spark and schema.names == definition.row_names
+            definition = attrs.evolve(definition, timestamps=row_timestamps(schema), plain_rows=plain)
+            run = WindowOperator if reason is not None else WindowBatchOperator
+        operator = run(attrs.evolve(definition, row_reason=reason))
+        # The same name on both paths, so that a checkpoint identifies the operator.
+        return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
 
 def _no_class(parameter: str, value: object) -> None:

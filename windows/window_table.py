@@ -66,19 +66,15 @@ Stored = tuple[Any, Any, bytes]
 """A stored value of a key: its namespace, the entry of the state, and the value."""
 
 
-def describe(
-    definition: Definition, layout: str, columns: Mapping[str, str | None] | None = None, **more: Any
-) -> dict[str, Any]:
+def describe(definition: Definition, layout: str, **more: Any) -> dict[str, Any]:
     """Return the description of an operator's table.
 
     Args:
         definition: The operator.
         layout: The stored form: see the module.
-        columns: Types of the input's columns, as far as they are known.
         more: Further parameters of the layout.
     """
-    known = {name: type_ for name, type_ in (columns or definition.columns or {}).items() if type_ is not None}
-    assigner = definition.assigner
+    assigner, known = definition.assigner, definition.known_columns
     described: dict[str, Any] = {
         "view": "windows",
         "layout": layout,

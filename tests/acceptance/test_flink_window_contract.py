@@ -15,8 +15,8 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, ValueState
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness, Record
 from keyed.windows.merge_plan import merge_time_windows
-from keyed.windows.window_operator import WindowOperator
 from tests.acceptance.support import EVENT, PROCESSING, advance, both_domains
+from tests.support.window_operators import window_rows
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = w.TriggerResult
 Step = Callable[[Any, Any], w.TriggerResult]
@@ -116,7 +116,7 @@ class Harness(KeyedTestHarness):
     def __init__(self, trigger, domain=EVENT, merging=False, lateness=0, assigner=None):
         event, processing = (Merging, ProcessingMerging) if merging else (Windows, ProcessingWindows)
         self.trigger, self.domain = trigger, domain
-        operator = WindowOperator(
+        operator = window_rows(
             assigner=assigner or (event() if domain is EVENT else processing()),
             trigger=trigger,
             process=Collect(),
@@ -352,7 +352,7 @@ def test_everything_of_windows_is_in_a_snapshot():
     h = Harness(Told(), merging=True)
     h.element((3, 5), (0, 2), do=registering(EVENT, 0, note="hello"))
     trigger = Told({0: FIRE}, on_clear=deleting(EVENT, 0))
-    operator = WindowOperator(assigner=Merging(), trigger=trigger, process=Collect())
+    operator = window_rows(assigner=Merging(), trigger=trigger, process=Collect())
     again = KeyedTestHarness.restore(operator, h.snapshot(), key=lambda element: element[0], parallelism=3)
     assert again.state_entries() == 6
     assert [timer.timestamp for timer in again.pending_timers()] == [0, 0, 1, 4]

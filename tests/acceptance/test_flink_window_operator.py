@@ -18,8 +18,7 @@ import pytest
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
 from keyed.windows.triggers import NeverTrigger
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_columns, window_rows
 
 CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
 WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
@@ -64,13 +63,13 @@ class Harness:
         shared: dict[str, Any] = {"assigner": assigner, "allowed_lateness_ms": lateness, "late_tag": "late"}
         if self.vectorized:
             columns = {"key": "string", "value": "bigint", "at": "bigint"}
-            function: Any = WindowBatchOperator(aggregate={"total": w.Sum("value")}, columns=columns, **shared)
+            function: Any = window_columns(aggregate={"total": w.Sum("value")}, columns=columns, **shared)
             self.harness = KeyedTestHarness(function, key="key", parallelism=2)
         else:
             aggregate = w.Sum(lambda element: element[1])
             if way == "general":
                 aggregate.accumulator_type = int
-            function = WindowOperator(aggregate={"total": aggregate}, **shared, **options)
+            function = window_rows(aggregate={"total": aggregate}, **shared, **options)
             assert (function.definition.layout == "general") is (way == "general")
             self.harness = KeyedTestHarness(function, key=lambda element: element[0], parallelism=2)
 
@@ -202,7 +201,7 @@ def test_point_sessions():
 
 def test_early_results_of_a_global_window():
     """WindowOperatorTest.testContinuousWatermarkTrigger: at multiples of 3 s behind each key's first element."""
-    operator = WindowOperator(
+    operator = window_rows(
         assigner=w.GlobalWindows.create(),
         trigger=w.ContinuousEventTimeTrigger.of(3000),
         aggregate=w.Sum(lambda e: e[1]),
@@ -260,7 +259,7 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
 
 def evicted(evictor, elements, trigger_count=2, assigner=None):
     """The sums in the order of their firing, of (key, value, time) elements."""
-    operator = WindowOperator(
+    operator = window_rows(
         assigner=assigner or w.GlobalWindows.create(),
         trigger=w.CountTrigger.of(trigger_count),
         evictor=evictor,

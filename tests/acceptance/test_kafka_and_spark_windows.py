@@ -13,7 +13,7 @@ import pytest
 import keyed
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 
 GAP = 300_000
 to_string = w.aggregate_of(
@@ -26,7 +26,7 @@ def updates(assigner, elements, *, aggregate=to_string, lateness=0, trigger=None
 
     Windows of one element are in the order of their starts, as in Kafka; Flink's and ours fire the latest first.
     """
-    operator = WindowOperator(
+    operator = window_rows(
         assigner=assigner,
         trigger=trigger or w.CountTrigger.of(1),
         aggregate={"result": aggregate},

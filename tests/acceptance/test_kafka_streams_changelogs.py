@@ -11,8 +11,8 @@ from keyed import ListState, MapState, ReducingState, RestorePoint, ValueState
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from keyed.windows import Count, EventTimeSessionWindows
-from keyed.windows.window_operator import WindowOperator
 from tests.acceptance.support import Told, both_stores, key_of
+from tests.support.window_operators import window_rows
 
 
 class Stores(Told):
@@ -95,7 +95,7 @@ def test_a_store_is_restored_as_it_was_after_each_commit(parallelism):
 def test_sessions_that_merge_are_removed_from_the_log():
     """ChangeLoggingSessionBytesStoreTest.shouldLogPuts and shouldLogRemove, with restored timers that still fire."""
     log = MemoryChangelog()
-    operator = WindowOperator(assigner=EventTimeSessionWindows.with_gap(10), aggregate={"n": Count()})
+    operator = window_rows(assigner=EventTimeSessionWindows.with_gap(10), aggregate={"n": Count()})
     harness = KeyedTestHarness(operator, key=key_of, changelog=log)
     for time in (0, 18, 9):
         harness.process(("k", time), time)

@@ -15,6 +15,7 @@ from keyed import windows as w
 from keyed.testing import KeyedTestHarness
 from keyed.windows.triggers import NeverTrigger
 from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 from tests.windows.oracle import Oracle, Program
 
 KINDS = ("tumbling", "hopping", "session")
@@ -132,7 +133,7 @@ def operator_of(program: Program, *, keeps: str = "packed") -> WindowOperator:
     aggregate = SortedValues(lambda row: row[1])
     if keeps == "general":
         aggregate.accumulator_type = list[int]
-    return WindowOperator(
+    return window_rows(
         assigner=assigner_of(program),
         trigger=triggers[program.trigger],
         aggregate={"values": aggregate} if keeps == "packed" else {"values": aggregate, "more": w.Sum(lambda row: 0)},

@@ -14,7 +14,7 @@ from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 from keyed.windows.sketches import hash_value
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 
 WRONG: Any = 3
 
@@ -237,7 +237,7 @@ class Foreign:
     ids=["subclass", "methods", "functions"],
 )
 def test_users_write_aggregates(aggregate):
-    operator = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
+    operator = window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
     with KeyedTestHarness(operator, key=lambda _: "k") as harness:
         for time, value in ((1, 3), (2, 5), (11, 7)):
             harness.process(value, time)
@@ -249,7 +249,7 @@ def test_users_write_aggregates(aggregate):
 @pytest.mark.parametrize("aggregate", [object(), w.Count, {"n": 3}, {}])
 def test_what_is_no_aggregate_is_refused(aggregate):
     with pytest.raises(DefinitionError):
-        WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
+        window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from keyed import windows as w
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness
 from keyed.windows.evictors import TimestampedValue
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 
 WRONG: Any = 2
 
@@ -20,7 +20,7 @@ class Values(w.ProcessWindowFunction):
 
 def evicting(evictor, trigger_count=2, **options):
     options.setdefault("process", Values())
-    operator = WindowOperator(
+    operator = window_rows(
         assigner=w.GlobalWindows.create(), trigger=w.CountTrigger.of(trigger_count), evictor=evictor, **options
     )
     return KeyedTestHarness(operator, key=lambda element: element[0])
@@ -73,7 +73,7 @@ def test_an_aggregate_over_what_is_left():
 
 def test_nothing_is_left_after_cleanup():
     for assigner in (w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)):
-        operator = WindowOperator(assigner=assigner, evictor=w.CountEvictor.of(2), process=Values())
+        operator = window_rows(assigner=assigner, evictor=w.CountEvictor.of(2), process=Values())
         with KeyedTestHarness(operator, key=lambda element: element[0]) as h:
             for value in range(4):
                 h.process(("k", value), value)

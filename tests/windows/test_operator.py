@@ -15,7 +15,7 @@ from keyed import windows as w
 from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
 from keyed.windows.aggregates import Reduce
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 
 LATE = OutputTag("late")
 
@@ -41,7 +41,7 @@ def operator(assigner, keeps="packed", **options):
     aggregate = w.Sum(value_of)
     if keeps == "general":
         aggregate.accumulator_type = int
-    made = WindowOperator(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
+    made = window_rows(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
     assert (made.definition.layout == "general") is (keeps == "general")
     return made
 
@@ -125,7 +125,7 @@ def test_process_window_function_gets_all_elements_and_the_context():
             context.output("side", len(elements))
             yield from elements
 
-    with emptied(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Look())) as h:
+    with emptied(window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=Look())) as h:
         h.advance_processing_time(77)
         h.process(("k", 3), 1)
         h.process(("k", 1), 0)
@@ -139,13 +139,13 @@ def test_process_window_function_gets_all_elements_and_the_context():
 
 @pytest.mark.parametrize("assigner", [w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)])
 def test_an_aggregate_combined_with_a_window_function(assigner):
-    op = WindowOperator(assigner=assigner, aggregate=w.Sum(value_of), process=Collect())
+    op = window_rows(assigner=assigner, aggregate=w.Sum(value_of), process=Collect())
     with harness_of(op) as h:
         h.process(("k", 3), 0)
         h.process(("k", 4), 0)
         h.advance_watermark(9)
         assert h.take_output() == [(("k", 0, 10, 7), 9)]
-    named = WindowOperator(assigner=assigner, aggregate={"n": w.Count(), "total": w.Sum(value_of)}, process=Collect())
+    named = window_rows(assigner=assigner, aggregate={"n": w.Count(), "total": w.Sum(value_of)}, process=Collect())
     with harness_of(named) as h:
         h.process(("k", 3), 0)
         h.advance_watermark(9)
@@ -155,7 +155,7 @@ def test_an_aggregate_combined_with_a_window_function(assigner):
 
 def test_a_single_aggregate_and_reduce_give_their_result():
     for aggregate in (w.Sum(value_of), Reduce(lambda a, b: ("k", a[1] + b[1]))):
-        with harness_of(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
+        with harness_of(window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
             h.process(("k", 3), 0)
             h.process(("k", 4), 0)
             h.crash_and_recover()
@@ -181,7 +181,7 @@ class Counting(w.ProcessWindowFunction):
 
 
 def test_per_window_and_global_state():
-    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Counting(), allowed_lateness_ms=5)
+    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=Counting(), allowed_lateness_ms=5)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 12)
@@ -208,7 +208,7 @@ class WrongPerWindow(Wrong):
 
 @pytest.mark.parametrize("function", [Wrong(), WrongPerWindow()])
 def test_errors_have_the_names_of_states_as_users_declared_them(function):
-    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=function)
+    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=function)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         with pytest.raises(EncodingError, match=r"^value state 'total': 'one' of type str"):
@@ -228,7 +228,7 @@ class Compared(w.ProcessWindowFunction):
 
 
 def test_versioned_state_of_windows():
-    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Compared(), allowed_lateness_ms=20)
+    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=Compared(), allowed_lateness_ms=20)
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 12)
@@ -239,7 +239,7 @@ def test_versioned_state_of_windows():
 
 
 def test_per_window_state_is_refused_where_windows_merge():
-    with harness_of(WindowOperator(assigner=w.EventTimeSessionWindows.with_gap(10), process=Counting())) as h:
+    with harness_of(window_rows(assigner=w.EventTimeSessionWindows.with_gap(10), process=Counting())) as h:
         h.process(("k", 1), 1)
         with pytest.raises(Exception, match="no per-window state"):
             h.advance_watermark(100)
@@ -262,14 +262,14 @@ def test_count_trigger_and_purging():
 
 
 def test_tumbling_count_windows():
-    with harness_of(WindowOperator(assigner=w.CountWindows.of(2), process=Collect())) as h:
+    with harness_of(window_rows(assigner=w.CountWindows.of(2), process=Collect())) as h:
         for value in range(5):
             h.process(("k", value), None)
         assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
 
 
 def test_sliding_count_windows():
-    with harness_of(WindowOperator(assigner=w.CountWindows.of(3, 2), aggregate={"all": w.CollectList(value_of)})) as h:
+    with harness_of(window_rows(assigner=w.CountWindows.of(3, 2), aggregate={"all": w.CollectList(value_of)})) as h:
         for value in range(6):
             h.process(("k", value), None)
         h.crash_and_recover()
@@ -278,7 +278,7 @@ def test_sliding_count_windows():
 
 
 def test_global_windows_at_the_end_of_the_stream():
-    op = WindowOperator(assigner=w.GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": w.Count()})
+    op = window_rows(assigner=w.GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": w.Count()})
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         h.process(("k", 1), 2)
@@ -383,7 +383,7 @@ def test_event_time_windows_need_timestamps(keeps):
 def test_bad_definitions_are_refused(options, message):
     options = {"assigner": w.TumblingEventTimeWindows.of(10), "aggregate": w.Count(), **options}
     with pytest.raises(DefinitionError, match=message):
-        WindowOperator(**options)
+        window_rows(**options)
 
 
 def test_explain_says_how_windows_are_kept():
@@ -398,12 +398,12 @@ def test_explain_says_how_windows_are_kept():
     }
     for reason, options in reasons.items():
         assert reason in operator(w.TumblingEventTimeWindows.of(10), "general", **options).explanation or reason in (
-            WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Count(), **options).explanation
+            window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Count(), **options).explanation
         )
 
 
 def test_errors_of_user_functions_name_the_key():
-    op = WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Sum("missing"))
+    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=w.Sum("missing"))
     with harness_of(op) as h, pytest.raises(UserFunctionError, match="missing"):
         h.process(("k", 1), 1)
 
@@ -414,7 +414,7 @@ def test_a_window_function_returns_a_list_of_outputs(returned):
         def process(self, key, context, elements):
             return returned
 
-    with harness_of(WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), process=Returns())) as h:
+    with harness_of(window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=Returns())) as h:
         h.process(("k", 1), 1)
         with pytest.raises(OutputDefinitionError, match=r"returned by Returns.process.*yield it"):
             h.advance_watermark(9)
@@ -462,7 +462,7 @@ def _steps_of_open_sessions(options, count):
         steps += event == "line"
         return trace
 
-    operator = WindowOperator(assigner=w.EventTimeSessionWindows.with_gap(10), aggregate=w.Count(), **options)
+    operator = window_rows(assigner=w.EventTimeSessionWindows.with_gap(10), aggregate=w.Count(), **options)
     with KeyedTestHarness(operator, key=lambda row: "k") as harness:
         before = sys.gettrace()
         sys.settrace(trace)

@@ -19,8 +19,7 @@ from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.windows.aggregates import ColumnAggregate
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_columns, window_rows
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import any_program, assigner_of, operator_of, random_program
 
@@ -40,13 +39,13 @@ def operator_on(path, program):
     """The operator of a program on a path, and what reads the table."""
     assigner, late = assigner_of(program), program.lateness
     if path == "columns":
-        return WindowBatchOperator(assigner=assigner, aggregate=AGGREGATES, columns=COLUMNS, allowed_lateness_ms=late)
+        return window_columns(assigner=assigner, aggregate=AGGREGATES, columns=COLUMNS, allowed_lateness_ms=late)
     if path == "elements":
-        return WindowOperator(assigner=assigner, process=Elements(), allowed_lateness_ms=late)
+        return window_rows(assigner=assigner, process=Elements(), allowed_lateness_ms=late)
     if path == "evicted":
         evictor = w.CountEvictor.of(1000)
         aggregate = {"n": w.Mean(lambda row: row[1]), "values": w.TopK(100, lambda row: row[1])}
-        return WindowOperator(assigner=assigner, aggregate=aggregate, evictor=evictor, allowed_lateness_ms=late)
+        return window_rows(assigner=assigner, aggregate=aggregate, evictor=evictor, allowed_lateness_ms=late)
     return operator_of(program, keeps=path)
 
 

@@ -31,10 +31,9 @@ class VectorizedSessions:
         definition: The operator; its assigner is one of `keyed.windows.assigning.SessionWindows` with one gap for all.
         tables: Its columns.
         state: Its state.
-        delay_ms: Delay of the watermark behind the highest timestamp; 0 if another operator sets it.
     """
 
-    def __init__(self, definition: Definition, tables: Tables, state: Any, delay_ms: int) -> None:
+    def __init__(self, definition: Definition, tables: Tables, state: Any) -> None:
         assigner: Any = definition.assigner
         self._gap: int = assigner.gap_of
         self._tables = tables
@@ -43,7 +42,7 @@ class VectorizedSessions:
         self._keys = definition.key_names
         self._event_time = assigner.event_time
         self._lateness = definition.lateness_ms
-        self._lag = delay_ms + 1
+        self._lag = definition.delay_ms + 1
 
     def combine(self, table: Any) -> Any:
         """Return the needed columns. Rows are not combined, because the lateness of a row depends on other rows."""

@@ -35,9 +35,9 @@ class Tables:
     fold: Fold
 
     @classmethod
-    def of(cls, definition: Definition, columns: Mapping[str, str]) -> Tables:
+    def of(cls, definition: Definition) -> Tables:
         """Make the tables of a definition that can take this path."""
-        return cls(definition, fold_of(definition.named, columns))
+        return cls(definition, fold_of(definition.named, definition.known_columns))
 
     def needed(self, table: Any) -> Any:
         """Return the columns that are needed to reduce rows; all columns if late rows are an output."""

@@ -17,9 +17,9 @@ from keyed.engine.loader import Loader
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
-from keyed.windows.window_operator import WindowOperator
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
+from tests.support.window_operators import window_rows
 
 #: Jobs whose outputs do not depend on the order in which key groups come.
 ORDERLESS = sorted(set(jobs.JOBS) - {"functions"})
@@ -475,7 +475,7 @@ def test_list_elements_keep_their_order_and_new_ones_come_last():
 
 def test_calendar_and_global_windows_survive(tmp_path):
     """Windows that no job of the other tests has."""
-    function = WindowOperator(
+    function = window_rows(
         assigner=w.GlobalWindows.create(),
         trigger=w.PurgingTrigger.of(w.CountTrigger.of(5)),
         aggregate=w.Sum(lambda v: v[1]),

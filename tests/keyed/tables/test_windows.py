@@ -18,7 +18,7 @@ from keyed.extending import inner_state
 from keyed.tables import open_tables
 from keyed.tables.json_values import windows_of
 from keyed.testing import KeyedTestHarness
-from keyed.windows.window_operator import WindowOperator
+from tests.support.window_operators import window_rows
 
 ROWS = [{"k": key, "t": time, "n": 1} for time in range(0, 100, 5) for key in ("a", "b")]
 
@@ -156,7 +156,7 @@ def add(harness, *rows):
 def row_windows(tmp_path):
     """Windows by row, and what is written to them: gives a function that adds rows in a batch, and the tables."""
     with KeyedTestHarness(
-        WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate={"n": w.Count(), "most": w.Max("n")}),
+        window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate={"n": w.Count(), "most": w.Max("n")}),
         key=lambda row: row["k"],
         changelog=keyed.DirectoryChangelog(tmp_path / "log"),
     ) as harness:

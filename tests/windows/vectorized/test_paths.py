@@ -241,8 +241,6 @@ def test_a_path_that_is_not_possible_is_refused_with_the_reason():
         windows_of().path("columnar")
     with pytest.raises(DefinitionError, match="path='fast' must be 'auto', 'row' or 'vectorized'"):
         windows_of().path("fast")
-    with pytest.raises(DefinitionError, match="the input has no column 'x'; use WindowOperator"):
-        WindowBatchOperator(assigner=MINUTE, aggregate={"n": w.Sum("x")}, columns={"key": "string"})
 
 
 def test_windows_follow_windows_on_either_path():

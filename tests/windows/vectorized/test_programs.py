@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyed.testing import KeyedTestHarness
 from keyed.windows import Count, CountDistinct, Latest, Min, Sum, TopK, Variance
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
+from tests.support.window_operators import window_columns
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import assigner_of, random_program
 
@@ -36,7 +36,7 @@ def check(program: Program, rng: random.Random, *, simple: bool, diverts: bool, 
         diverts: Whether late rows go to a side output, which rules out merging rows before the shuffle.
         crash_always: Crash and recover after each batch.
     """
-    operator = WindowBatchOperator(
+    operator = window_columns(
         assigner=assigner_of(program),
         aggregate=SIMPLE if simple else ALL,
         columns=COLUMNS,
