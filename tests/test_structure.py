@@ -768,7 +768,7 @@ def test_right_directions_are_allowed():
     )
     assert not wrong_direction("keyed.job.streams", ast.parse("importlib.import_module('keyed.runtimes.local')"))
     assert not wrong_direction(
-        "keyed.windows.window_operator", ast.parse("import keyed.extending\nimport keyed.windows.panes\nimport attrs")
+        "keyed.windows.window_operator", ast.parse("import keyed.extending\nimport keyed.windows.general\nimport attrs")
     )
     assert not wrong_direction("keyed.runtimes.spark", ast.parse("from .java import x"), package=True)
 

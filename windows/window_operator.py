@@ -11,8 +11,7 @@ from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext
 from keyed.job.execution_path import shown_path
 from keyed.windows.definition import Definition
 from keyed.windows.general import GeneralWindows
-from keyed.windows.packed_sessions import PackedSessions
-from keyed.windows.panes import PaneWindows
+from keyed.windows.packed_windows import PackedSessions, PaneWindows
 
 _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sessions": PackedSessions}
 

@@ -1,8 +1,8 @@
 """Slices of tumbling and hopping windows over columns of times.
 
-A slice is a span of time between two neighbouring starts or ends of windows, as in `keyed.windows.panes`. All times
-are milliseconds in numpy arrays of int64, at most `MOST_TIME` from 1970, and windows are at most
-`MOST_LENGTH` long, so that nothing here overflows. Limits are Python integers of any size.
+A slice is a span of time between two neighbouring starts or ends of windows, as in `keyed.windows.packed_windows`. All
+times are milliseconds in numpy arrays of int64, at most `MOST_TIME` from 1970, and windows are at most `MOST_LENGTH`
+long, so that nothing here overflows. Limits are Python integers of any size.
 """
 
 from __future__ import annotations
