@@ -13,6 +13,7 @@ import keyword
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -26,7 +27,6 @@ from keyed.windows.window_context import WindowContext
 #: Classes whose values in a returned tuple are parts of one output, and not outputs.
 _PLAIN = (int, float, str, bytes, Decimal, dt.date, type(None))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MOST_CACHED = 4096
 
 OfBounds = Callable[[Any, int, int, list[Any], int], Iterable[Any]]
 
@@ -52,13 +52,13 @@ class Emission:
         self._has_bounds = definition.assigner.window_type is not GlobalWindow
         self._of_result: Callable[[list[Any]], Any] = _first
         self._make: Callable[[Sequence[Any]], Any] | None = None
-        self._times: dict[int, Any] | None = {} if definition.timestamps else None
+        self._has_times = definition.timestamps
         self.of_bounds: OfBounds = self._of_bounds
         if definition.names is not None and self._process is not None:
             self._of_result = row_maker(definition.names)
         elif definition.names is not None:
             self._make = tuple if definition.plain_rows else row_maker(definition.row_names)
-            if cells is not None and self._one_key and self._times is None:
+            if cells is not None and self._one_key and not self._has_times:
                 self.of_bounds = _plain_rows(cells, self._make)
 
     def of_cells(self, key: Any, window: Any, cells: list[Any], at: int) -> Iterable[Any]:
@@ -74,8 +74,8 @@ class Emission:
         if not self._has_bounds:
             return (self._make((*keys, *results)),)
         start, end = window
-        if self._times is not None:
-            start, end = self._datetime(start), self._datetime(end)
+        if self._has_times:
+            start, end = _datetime(start), _datetime(end)
         elif end > MAX_TIMESTAMP:
             end = MAX_TIMESTAMP
         return (self._make((*keys, start, end, *results)),)
@@ -98,22 +98,14 @@ class Emission:
     def _of_bounds(self, key: Any, start: int, end: int, cells: list[Any], at: int) -> Iterable[Any]:
         return self.of_cells(key, time_window(start, end), cells, at)
 
-    def _datetime(self, time: int) -> Any:
-        """Return a time as a datetime; ``None`` outside of Python's range.
 
-        Cached, because many windows share few bounds.
-        """
-        times = self._times
-        assert times is not None
-        shown = times.get(time)
-        if shown is None:
-            if len(times) > _MOST_CACHED:
-                times.clear()
-            try:
-                shown = times[time] = _EPOCH + dt.timedelta(milliseconds=time)
-            except OverflowError:
-                return None
-        return shown
+@lru_cache(4096)
+def _datetime(time: int) -> dt.datetime | None:
+    """Return a time as a datetime; ``None`` outside of Python's range. Many windows share few bounds."""
+    try:
+        return _EPOCH + dt.timedelta(milliseconds=time)
+    except OverflowError:
+        return None
 
 
 def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
