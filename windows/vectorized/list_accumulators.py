@@ -30,6 +30,11 @@ class _Lists(Accumulator):
         """Return the positions of the kept items, by group."""
         raise NotImplementedError
 
+    def _of_values(self, columns: list[Any], groups: Groups) -> Parts:
+        """Return lists out of the rows in which the last column is not null."""
+        present = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
+        return self._of_items(pick(columns, present), groups.of(present))
+
     def _of_items(self, items: list[Any], groups: Groups) -> Parts:
         """Return lists out of items; the items of a list keep the order in which they were selected."""
         selected = self._selected(items, groups)
@@ -66,11 +71,8 @@ class AllValues(_Lists):
         self.parts = (("values", f"array<{type_}>"),)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        column = rows.column(self._column)
-        if not self._ignore_nulls:
-            return self._of_items([column], groups)
-        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(pick([column], present), groups.of(present))
+        of = self._of_values if self._ignore_nulls else self._of_items
+        return of([rows.column(self._column)], groups)
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         return _first(np.argsort(groups.ids, kind="stable"), groups, self._limit)
@@ -99,8 +101,7 @@ class DistinctValues(_Lists):
             column = pc.if_else(
                 pc.is_nan(column), pa.scalar(math.nan, column.type), pc.add(column, pa.scalar(0, column.type))
             )
-        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(pick([column], present), groups.of(present))
+        return self._of_values([column], groups)
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         selected = np.sort(grouped([groups.ids, items[0]]).first_rows())
@@ -152,8 +153,7 @@ class ValueCounts(_Lists):
         table = pa.table([pa.array(lists), *map(pc.list_flatten, parts)], names=["list", "value", "count"])
         keys = [("list", "ascending"), ("count", "descending"), ("value", "ascending")]
         order = integers(pc.sort_indices(table, sort_keys=keys))
-        ids = lists[order]
-        selected = order[np.arange(len(ids)) - np.searchsorted(ids, ids) < self._k]
+        selected = _first(order, Groups(lists, len(parts[0])), self._k)
         values, counts = pick(
             [table.column("value").combine_chunks(), table.column("count").combine_chunks()], selected
         )
@@ -179,18 +179,14 @@ class TopValues(_Lists):
         self.parts = (("top", values),) if by == column else (("values", values), ("ranks", ranks))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        columns = [rows.column(name) for name in self._columns]
-        ranked = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
-        return self._of_items(pick(columns, ranked), groups.of(ranked))
+        return self._of_values([rows.column(name) for name in self._columns], groups)
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
         table = pa.table([pa.array(groups.ids), items[0], items[-1]], names=["group", "value", "rank"])
         order = integers(
             pc.sort_indices(table, sort_keys=[("group", "ascending"), ("rank", "descending"), ("value", "ascending")])
         )
-        ids = groups.ids[order]
-        place = np.arange(len(ids)) - np.searchsorted(ids, ids)
-        return order[place < self._k]
+        return _first(order, groups, self._k)
 
 
 class Registers(_Lists):
