@@ -12,7 +12,7 @@ Pure functions of columns, without state and clocks:
 
 Built on these, with a table as state:
 
-- `window_tables`: columns of input, state and results.
+- `window_tables`: the base of both kinds of windows: columns of input, state and results.
 - `slice_windows`, `session_windows`: the windows of both kinds.
 - `running_totals`: aggregates over all elements so far, for `keyed.windows.aggregate`.
 - `batch_operator`: the vectorized function.

@@ -75,12 +75,10 @@ class WindowBatchOperator(VectorizedFunction):
         """Return the logic, which is created where it runs because it imports pyarrow."""
         if self._logic is None:
             from keyed.windows.vectorized import session_windows, slice_windows
-            from keyed.windows.vectorized.window_tables import Tables
 
-            definition, tables = self.definition, Tables.of(self.definition)
-            sessions = isinstance(definition.assigner, SessionWindows)
+            sessions = isinstance(self.definition.assigner, SessionWindows)
             logic = session_windows.VectorizedSessions if sessions else slice_windows.SliceWindows
-            self._logic = logic(definition, tables, self.windows)
+            self._logic = logic(self.definition, self.windows)
         return self._logic
 
     def open(self, context: TaskContext) -> None:
@@ -102,7 +100,8 @@ class WindowBatchOperator(VectorizedFunction):
         now = ctx.current_processing_time()
         logic.run(table, ctx.previous_processing_time(), now, ctx)
         if watermark == MAX_TIMESTAMP:
-            logic.finish(now, ctx)
+            # The input has ended: all open windows fire.
+            logic.run(None, now, MAX_TIMESTAMP, ctx)
 
     @property
     def explanation(self) -> str:

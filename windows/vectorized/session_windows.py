@@ -5,6 +5,8 @@ sessions that a batch's rows may touch are read, merged with the rows (`keyed.wi
 written again; a session whose start has moved is written under the new one.
 """
 
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,66 +14,37 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed import MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows, Parts
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pick
 from keyed.windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
 from keyed.windows.vectorized.slices import clamped
-from keyed.windows.vectorized.window_tables import Tables
+from keyed.windows.vectorized.window_tables import ColumnWindows
 
 _START, _END = "window.start", "window.end"
 
 
-class VectorizedSessions:
-    """The logic of one key group.
+class VectorizedSessions(ColumnWindows):
+    """The logic of one key group for `keyed.windows.assigning.SessionWindows` with one gap for all.
 
-    Args:
-        definition: The operator; its assigner is one of `keyed.windows.assigning.SessionWindows` with one gap for all.
-        tables: Its columns.
-        state: Its state.
+    Rows are not combined, because the lateness of a row depends on other rows.
     """
 
-    def __init__(self, definition: Definition, tables: Tables, state: Any) -> None:
+    def __init__(self, definition: Definition, state: Any) -> None:
+        super().__init__(definition, state)
         assigner: Any = definition.assigner
         self._gap: int = assigner.gap_of
-        self._tables = tables
-        self._fold = tables.fold
-        self._state = state
-        self._keys = definition.key_names
-        self._event_time = assigner.event_time
-        self._lateness = definition.lateness_ms
         self._lag = definition.delay_ms + 1
 
-    def combine(self, table: Any) -> Any:
-        """Return the needed columns. Rows are not combined, because the lateness of a row depends on other rows."""
-        return self._tables.needed(table)
+    def add(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
+        times = self.times(table)
+        self._add(table, times, times, Clock(before, after, self._lag, self._lateness), ctx)
 
-    def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
-        """Run a batch.
-
-        Args:
-            table: Its rows; ``None`` if there are none.
-            before: The clock before the batch: the watermark or the processing time.
-            after: The clock after it.
-            ctx: Receives outputs.
-        """
-        if self._event_time:
-            if table is not None:
-                times = self._tables.times(table)
-                self._add(table, times, times, Clock(before, after, self._lag, self._lateness), ctx)
-            self._fire(before, after, ctx)
-            return
-        # In processing time sessions end between batches: ended sessions fire first, then the rows are added.
-        self._fire(before, after, ctx)
-        if table is not None:
-            never = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
-            self._add(table, np.full(table.num_rows, after), self._tables.optional_times(table), never, ctx)
-
-    def finish(self, clock: int, ctx: BatchContext) -> None:
-        """Fire all open windows in processing time: the input has ended."""
-        self._fire(clock, MAX_TIMESTAMP, ctx)
+    def add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
+        never = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
+        self._add(table, np.full(table.num_rows, now), self.optional_times(table), never, ctx)
 
     def _add(self, table: Any, times: Any, timestamps: Any, clock: Clock, ctx: BatchContext) -> None:
         """Add rows to their sessions.
@@ -83,9 +56,9 @@ class VectorizedSessions:
             clock: The watermarks.
             ctx: Receives late rows, and firings of sessions that had ended before.
         """
-        keys = self._tables.keys(table)
+        keys = self.keys(table)
         stored = self._state.scan([(_START, "<=", int(times.max()) + self._gap), (_END, ">=", int(times.min()))])
-        numbers = grouped([concatenated(pair) for pair in zip(self._tables.keys(stored), keys, strict=True)])
+        numbers = grouped([concatenated(pair) for pair in zip(self.keys(stored), keys, strict=True)])
         has_rows = np.zeros(numbers.count, dtype=bool)
         has_rows[numbers.ids[stored.num_rows :]] = True
         chosen = np.flatnonzero(has_rows[numbers.ids[: stored.num_rows]])
@@ -96,7 +69,7 @@ class VectorizedSessions:
         rows = Spans(number_of_rows, times, times + self._gap)
         is_accepted = accepted(open_, rows, clock)
         if not is_accepted.all():
-            self._tables.divert(ctx, table.filter(pa.array(~is_accepted)))
+            self.divert(ctx, table.filter(pa.array(~is_accepted)))
             kept = np.flatnonzero(is_accepted)
             table, rows, keys = table.take(pa.array(kept)), rows.of(kept), pick(keys, kept)
             timestamps = timestamps[kept]
@@ -136,7 +109,7 @@ class VectorizedSessions:
         old = np.flatnonzero(is_changed[session_of_open])
         if len(old):
             held = place[session_of_open[old]]
-            parts = [concatenated(pair) for pair in zip(pick(self._tables.parts(stored), old), parts, strict=True)]
+            parts = [concatenated(pair) for pair in zip(pick(self._fold.stored(stored), old), parts, strict=True)]
             parts = self._fold.merged(parts, Groups(np.concatenate([held, np.arange(len(sessions))]), len(sessions)))
         is_gone = sessions.ends <= clamped(clock.after + 1 - self._lateness)
         if len(old):
@@ -145,21 +118,20 @@ class VectorizedSessions:
         kept, ended = np.flatnonzero(~is_gone), np.flatnonzero(is_gone & (sessions.ends > clamped(clock.before + 1)))
         open_ = sessions.of(kept)
         times = {_START: open_.starts, _END: open_.ends}
-        self._state.upsert(self._tables.state(pick(columns, kept), times, pick(parts, kept)))
+        self._state.upsert(self.state_rows(pick(columns, kept), times, pick(parts, kept)))
         done = sessions.of(ended)
-        self._tables.emit(ctx, pick(columns, ended), done.starts, done.ends, pick(parts, ended))
+        self.emit(ctx, pick(columns, ended), done.starts, done.ends, pick(parts, ended))
 
     # Firing -----------------------------------------------------------------------------------------------------
 
-    def _fire(self, before: int, after: int, ctx: BatchContext) -> None:
-        """Fire the sessions that end in ``(before, after]``, and remove those that are no longer needed."""
+    def advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
         if self._lateness:
             ended = self._state.scan([(_END, ">", clamped(before + 1)), (_END, "<=", clamped(after + 1))])
             self._state.take((_END, "<=", clamped(after + 1 - self._lateness)))
         else:
             ended = self._state.take((_END, "<=", clamped(after + 1)))
         starts, ends = integers(ended.column(_START)), integers(ended.column(_END))
-        self._tables.emit(ctx, self._tables.keys(ended), starts, ends, self._tables.parts(ended))
+        self.emit(ctx, self.keys(ended), starts, ends, self._fold.stored(ended))
 
     def _fire_again(
         self, plan: Merged, stored: Any, rows: BatchRows, keys: list[Any], span_of_row: Any, ctx: BatchContext
@@ -167,7 +139,7 @@ class VectorizedSessions:
         """Fire sessions during the batch, with their elements so far."""
         open_count, span_count = stored.num_rows, len(plan.order) - stored.num_rows
         spans = Groups(span_of_row, span_count)
-        held = self._tables.parts(stored)
+        held = self._fold.stored(stored)
         pairs = zip(held, self._fold.of_rows(rows, spans), strict=True)
         parts: Parts = [concatenated(pair) for pair in pairs]
         # Most sessions do not fire during the batch.
@@ -189,4 +161,4 @@ class VectorizedSessions:
         key_of_span[plan.order] = plan.sessions.keys[plan.numbers[plan.order]]
         row_of_key[key_of_span[open_count:]] = first
         fired = plan.fired
-        self._tables.emit(ctx, pick(keys, row_of_key[fired.keys]), fired.starts, fired.ends, results)
+        self.emit(ctx, pick(keys, row_of_key[fired.keys]), fired.starts, fired.ends, results)

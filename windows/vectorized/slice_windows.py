@@ -5,6 +5,8 @@ and the accumulators. Rows are reduced to their slices and merged into the state
 slices. Slices that no window needs any more are removed as one range.
 """
 
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,29 +20,19 @@ from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows, Parts
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, pick, plain_column
 from keyed.windows.vectorized.slices import Slices, clamped
-from keyed.windows.vectorized.window_tables import Tables
+from keyed.windows.vectorized.window_tables import ColumnWindows
 
 _ROWS = "window.rows"
 
 
-class SliceWindows:
-    """The logic of one key group.
+class SliceWindows(ColumnWindows):
+    """The logic of one key group for `keyed.windows.assigning.HoppingWindows`."""
 
-    Args:
-        definition: The operator; its assigner is one of `keyed.windows.assigning.HoppingWindows`.
-        tables: Its columns.
-        state: Its state.
-    """
-
-    def __init__(self, definition: Definition, tables: Tables, state: Any) -> None:
+    def __init__(self, definition: Definition, state: Any) -> None:
+        super().__init__(definition, state)
         assigner: Any = definition.assigner
         self._slices = Slices.of(assigner)
-        self._tables = tables
-        self._fold = tables.fold
-        self._state = state
-        *self._keys, self._slice = state.key
-        self._event_time = assigner.event_time
-        self._lateness = definition.lateness_ms
+        self._slice = state.key[-1]
         # Otherwise single rows matter: because they fire windows, are late, or are in no window.
         is_simple = not self._lateness and definition.late_tag is None and self._slices.span == self._slices.step
         self._combines = self._event_time and is_simple
@@ -50,37 +42,16 @@ class SliceWindows:
     def combine(self, table: Any) -> Any:
         """Reduce rows of any keys to accumulators by key and slice, with their numbers of rows, if that is enough."""
         if not self._combines:
-            return self._tables.needed(table)
-        times = self._tables.times(table)
+            return super().combine(table)
+        times = self.times(table)
         starts = self._slices.starts(times)
         keys, groups, parts = self._partials(table, times, starts)
-        return self._tables.state(keys, {self._slice: starts[groups.first_rows()], _ROWS: groups.sizes()}, parts)
+        return self.state_rows(keys, {self._slice: starts[groups.first_rows()], _ROWS: groups.sizes()}, parts)
 
     # In the key group -------------------------------------------------------------------------------------------
 
-    def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
-        """Run a batch.
-
-        Args:
-            table: Its rows, as `combine` returned them if it is used; ``None`` if there are none.
-            before: The clock before the batch: the watermark or the processing time.
-            after: The clock after it.
-            ctx: Receives outputs.
-        """
-        if self._event_time:
-            added = None
-            if table is not None:
-                added = (self._on_time if self._combines else self._reduced)(table, before, ctx)
-            self._advance(added, before, after, ctx)
-            return
-        # In processing time windows end between batches: ended windows fire first, then the rows are added.
-        self._advance(None, before, after, ctx)
-        if table is not None:
-            self._add_now(table, after, ctx)
-
-    def finish(self, clock: int, ctx: BatchContext) -> None:
-        """Fire all open windows in processing time: the input has ended."""
-        self._advance(None, clock, MAX_TIMESTAMP, ctx)
+    def add(self, table: Any, before: int, after: int, ctx: BatchContext) -> Any:
+        return (self._on_time if self._combines else self._reduced)(table, before, ctx)
 
     def _on_time(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
         """Return combined rows without the late ones."""
@@ -92,35 +63,34 @@ class SliceWindows:
 
     def _reduced(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
         """Return rows reduced to their slices, for definitions in which single rows matter."""
-        times = self._tables.times(table)
+        times = self.times(table)
         starts = self._slices.starts(times)
         is_inside = times - starts < self._slices.span
         # A row between two windows is in none; it is late if it would be late for a window that ends at its time.
         is_late = np.where(is_inside, self._is_late(starts, watermark), times <= clamped(watermark - self._lateness))
-        self._tables.divert(ctx, table.filter(pa.array(is_late)))
+        self.divert(ctx, table.filter(pa.array(is_late)))
         kept = np.flatnonzero(is_inside & ~is_late)
         table, times, starts = table.take(pa.array(kept)), times[kept], starts[kept]
         if self._lateness:
             self._fire_again(table, times, starts, watermark, ctx)
         keys, groups, parts = self._partials(table, times, starts)
-        return self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts)
+        return self.state_rows(keys, {self._slice: starts[groups.first_rows()]}, parts)
 
-    def _add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
-        """Add rows of windows in processing time."""
+    def add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
         slices = self._slices
         times = np.full(table.num_rows, now)
         starts = slices.starts(times)
         if now - starts[0] >= slices.span:
             return
-        rows = BatchRows(table, self._tables.optional_times(table))
+        rows = BatchRows(table, self.optional_times(table))
         # In its last millisecond a window has already fired for this batch: it fires again with each row.
         ending, windows = slices.windows(starts, now - 1, now)
         if len(ending):
             each = self._fold.of_rows(rows, Groups(np.arange(len(times)), len(times)))
-            self._tables.emit(ctx, pick(self._tables.keys(table), ending), windows, windows + slices.size, each)
+            self.emit(ctx, pick(self.keys(table), ending), windows, windows + slices.size, each)
         if slices.last_windows(starts[:1])[0] + slices.size - 1 > now:
             keys, groups, parts = self._partials(table, rows.times, starts)
-            self._merge(self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts))
+            self._merge(self.state_rows(keys, {self._slice: starts[groups.first_rows()]}, parts))
 
     def _is_late(self, starts: Any, watermark: int) -> Any:
         """Return a mask of the slices that are in no window that is still kept."""
@@ -129,7 +99,7 @@ class SliceWindows:
 
     def _partials(self, table: Any, times: Any, starts: Any) -> tuple[list[Any], Groups, Parts]:
         """Return rows reduced to key and slice: key columns, groups and accumulators."""
-        keys = self._tables.keys(table)
+        keys = self.keys(table)
         numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
         groups = grouped([*keys, numbers])
         parts = self._fold.of_rows(BatchRows(table, times), groups)
@@ -145,15 +115,15 @@ class SliceWindows:
         stored = self._state.lookup(_distinct(added.select([*self._keys, self._slice])))
         # Stored parts come first.
         both = pa.concat_tables([stored, added.cast(stored.schema)])
-        keys, starts = self._tables.keys(both), integers(both.column(self._slice))
+        keys, starts = self.keys(both), integers(both.column(self._slice))
         groups = grouped([*keys, starts])
         first = groups.first_rows()
-        merged = self._fold.merged(self._tables.parts(both), groups)
-        self._state.upsert(self._tables.state(pick(keys, first), {self._slice: starts[first]}, merged))
+        merged = self._fold.merged(self._fold.stored(both), groups)
+        self._state.upsert(self.state_rows(pick(keys, first), {self._slice: starts[first]}, merged))
 
     # Firing -----------------------------------------------------------------------------------------------------
 
-    def _advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
+    def advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
         """Add slices, fire the windows that end in ``(before, after]``, and remove slices that no window needs.
 
         Slices that begin and end within the batch are not stored; with long batches these are most of them.
@@ -180,7 +150,7 @@ class SliceWindows:
 
     def _fire(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
         """Fire windows from their slices; a slice may occur several times, earlier ones first."""
-        slices, keys = self._slices, self._tables.keys(table)
+        slices, keys = self._slices, self.keys(table)
         numbers, starts = grouped(keys).ids, integers(table.column(self._slice))
         order = ordered(numbers, starts)
         numbers, starts = numbers[order], starts[order]
@@ -199,9 +169,9 @@ class SliceWindows:
         while len(growing):
             growing = growing[following[last[growing]] < windows[growing] + slices.size]
             last[growing] += 1
-        keys, parts = pick(keys, order), pick(self._tables.parts(table), order)
+        keys, parts = pick(keys, order), pick(self._fold.stored(table), order)
         parts = self._fold.spans(parts, first, last)
-        self._tables.emit(ctx, pick(keys, first), windows, windows + slices.size, parts)
+        self.emit(ctx, pick(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
         """Fire, for each row, its windows that have ended and are kept, with their elements so far."""
@@ -210,7 +180,7 @@ class SliceWindows:
         if not len(rows):
             return
         table, times = table.take(pa.array(rows)), times[rows]
-        keys = self._tables.keys(table)
+        keys = self.keys(table)
         segments = grouped([*keys, windows])
         first = segments.first_rows()
         # The stored slices of these windows, once for each window that contains them.
@@ -220,21 +190,21 @@ class SliceWindows:
         wanted = {self._slice: windows[needed] + places}
         columns = [*pick(keys, needed), pa.array(wanted[self._slice])]
         stored = self._state.lookup(_distinct(pa.table(columns, names=[*self._keys, self._slice])))
-        all_keys = [concatenated(pair) for pair in zip(self._tables.keys(stored), columns[:-1], strict=True)]
+        all_keys = [concatenated(pair) for pair in zip(self.keys(stored), columns[:-1], strict=True)]
         slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), wanted[self._slice]])])
         at = np.full(slots.count, -1, dtype=np.int64)
         at[slots.ids[: stored.num_rows]] = np.arange(stored.num_rows)
         found = at[slots.ids[stored.num_rows :]]
         is_there = found >= 0
         each = self._fold.of_rows(BatchRows(table, times), Groups(np.arange(len(rows)), len(rows)))
-        held = pick(self._tables.parts(stored), found[is_there])
+        held = pick(self._fold.stored(stored), found[is_there])
         parts = [concatenated(pair) for pair in zip(held, each, strict=True)]
         segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_there], segments.ids])
         order = np.argsort(segment, kind="stable")
         is_row = order >= is_there.sum()
         parts = self._fold.running(pick(parts, order), segment[order], np.flatnonzero(is_row))
         rows = order[is_row] - is_there.sum()
-        self._tables.emit(ctx, pick(keys, rows), windows[rows], windows[rows] + slices.size, parts)
+        self.emit(ctx, pick(keys, rows), windows[rows], windows[rows] + slices.size, parts)
 
 
 def _distinct(table: Any) -> Any:

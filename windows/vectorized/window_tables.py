@@ -1,11 +1,10 @@
-"""Columns of the vectorized window operators: input, state table, and rows of results."""
+"""The base of windows over whole columns: columns of input, state table and rows of results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 
@@ -14,7 +13,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.general import no_timestamp
 from keyed.windows.vectorized.accumulators import Parts
-from keyed.windows.vectorized.fold import Fold, fold_of
+from keyed.windows.vectorized.fold import fold_of
 from keyed.windows.vectorized.row_groups import array_of, integers, pc, plain_column
 from keyed.windows.vectorized.slices import MOST_TIME
 
@@ -22,41 +21,65 @@ from keyed.windows.vectorized.slices import MOST_TIME
 _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_799_999
 
 
-@attrs.frozen(eq=False)
-class Tables:
-    """Columns of one operator.
+class ColumnWindows:
+    """The logic of one key group.
 
-    Attributes:
+    Args:
         definition: The operator.
-        fold: Its accumulators.
+        state: Its state.
     """
 
-    definition: Definition
-    fold: Fold
+    def __init__(self, definition: Definition, state: Any) -> None:
+        self._definition = definition
+        self._state = state
+        self._keys = definition.key_names
+        self._fold = fold_of(definition.named, definition.known_columns)
+        self._event_time = definition.assigner.event_time
+        self._lateness = definition.lateness_ms
 
-    @classmethod
-    def of(cls, definition: Definition) -> Tables:
-        """Make the tables of a definition that can take this path."""
-        return cls(definition, fold_of(definition.named, definition.known_columns))
+    def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Run a batch.
 
-    def needed(self, table: Any) -> Any:
+        Args:
+            table: Its rows, as `combine` returned them; ``None`` if there are none.
+            before: The clock before the batch: the watermark or the processing time.
+            after: The clock after it.
+            ctx: Receives outputs.
+        """
+        if self._event_time:
+            self.advance(None if table is None else self.add(table, before, after, ctx), before, after, ctx)
+            return
+        # In processing time windows end between batches: ended windows fire first, then the rows are added.
+        self.advance(None, before, after, ctx)
+        if table is not None:
+            self.add_now(table, after, ctx)
+
+    def add(self, table: Any, before: int, after: int, ctx: BatchContext) -> Any:
+        """Add rows in event time, or return what `advance` adds."""
+        raise NotImplementedError
+
+    def add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
+        """Add rows in processing time."""
+        raise NotImplementedError
+
+    def advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Fire the windows that end in ``(before, after]``, and remove what no window needs any more."""
+        raise NotImplementedError
+
+    def combine(self, table: Any) -> Any:
         """Return the columns that are needed to reduce rows; all columns if late rows are an output."""
-        if self.definition.late_tag is not None:
+        if self._definition.late_tag is not None:
             return table
-        read: set[Any] = {*self.definition.key_names, TIMESTAMP_COLUMN}
-        for aggregate in self.definition.aggregates:
+        read: set[Any] = {*self._keys, TIMESTAMP_COLUMN}
+        for aggregate in self._definition.aggregates:
             read |= {getattr(aggregate, "column", None), getattr(aggregate, "by", None)}
         return table.select([name for name in table.column_names if name in read])
 
     def keys(self, table: Any) -> list[Any]:
         """Return the key columns."""
-        return [plain_column(table.column(name)) for name in self.definition.key_names]
+        return [plain_column(table.column(name)) for name in self._keys]
 
-    def parts(self, table: Any) -> Parts:
-        """Return the columns of the accumulators."""
-        return self.fold.stored(table)
-
-    def state(self, keys: Sequence[Any], columns: Mapping[str, Any], parts: Parts) -> Any:
+    def state_rows(self, keys: Sequence[Any], columns: Mapping[str, Any], parts: Parts) -> Any:
         """Return rows for the state table.
 
         Args:
@@ -64,7 +87,7 @@ class Tables:
             columns: The other columns except the accumulators.
             parts: The accumulators.
         """
-        names = [*self.definition.key_names, *columns, *(name for name, _ in self.fold.columns)]
+        names = [*self._keys, *columns, *(name for name, _ in self._fold.columns)]
         return pa.table([*keys, *map(pa.array, columns.values()), *parts], names=names)
 
     def times(self, table: Any) -> Any:
@@ -99,16 +122,16 @@ class Tables:
         """
         if not len(starts):
             return
-        bounds = [_instants(times) if self.definition.timestamps else pa.array(times) for times in (starts, ends)]
-        columns = [*keys, *bounds, *self.fold.results(parts), pa.array(ends - 1)]
-        ctx.emit(pa.table(columns, names=[*self.definition.row_names, TIMESTAMP_COLUMN]))
+        bounds = [_instants(times) if self._definition.timestamps else pa.array(times) for times in (starts, ends)]
+        columns = [*keys, *bounds, *self._fold.results(parts), pa.array(ends - 1)]
+        ctx.emit(pa.table(columns, names=[*self._definition.row_names, TIMESTAMP_COLUMN]))
 
     def divert(self, ctx: BatchContext, late: Any) -> None:
         """Route late rows to the side output, or count them as dropped."""
         if not late.num_rows:
             return
-        if self.definition.late_tag is not None:
-            ctx.output(self.definition.late_tag, late)
+        if self._definition.late_tag is not None:
+            ctx.output(self._definition.late_tag, late)
         else:
             ctx.drop(late.num_rows)
 
