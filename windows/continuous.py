@@ -17,7 +17,7 @@ from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Outpu
 from keyed.errors import DefinitionError
 from keyed.extending import OperatorOptions, Schema, inner_state, schema_of, shows_options
 from keyed.job.execution_path import Path, check_path, choose_path, plain_type, shown_path
-from keyed.vectorized import BatchContext, TableState, TaskContext, VectorizedFunction
+from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 from keyed.windows.aggregates import AnyAggregate
 from keyed.windows.definition import derived_schema, named_aggregates
 from keyed.windows.emission import row_maker
@@ -144,6 +144,9 @@ class RunningColumns(VectorizedFunction):
         key_types: Names and types of the key's columns.
         columns: Types of the input's columns.
         counts_apart: The values that a `CountDistinct` has counted are rows; otherwise its accumulator has them.
+
+    Attributes:
+        totals: Computes them.
     """
 
     def __init__(
@@ -154,13 +157,11 @@ class RunningColumns(VectorizedFunction):
         *,
         counts_apart: bool = True,
     ) -> None:
-        self._running = dict(aggregates), tuple(name for name, _ in key_types), dict(columns), counts_apart
-        self._totals: Any = None
-        from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, accumulators_of, distinct_columns
+        from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, distinct_columns
 
-        parts = accumulators_of(aggregates, columns, counts_apart=counts_apart).columns
-        keys = [name for name, _ in key_types]
-        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
+        keys = tuple(name for name, _ in key_types)
+        self.totals = RunningTotals(aggregates, keys, columns, counts_apart=counts_apart)
+        accumulators = TableState(Schema((*key_types, *self.totals.parts)).ddl, key=keys, name=ACCUMULATORS)
         self.accumulators = inner_state(accumulators, is_shown=False)
         #: The attribute of the state with the distinct values of an aggregate, by its name.
         self._distinct: dict[str, str] = {}
@@ -169,17 +170,6 @@ class RunningColumns(VectorizedFunction):
             values = TableState(schema.ddl, key=schema.names, name=_distinct_name(aggregate))
             self._distinct[aggregate] = f"_distinct_{number}"
             setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
-
-    def open(self, context: TaskContext) -> None:
-        self._totals = None
-
-    def totals(self) -> Any:
-        """Return the logic, which is created where it runs because it imports pyarrow."""
-        if self._totals is None:
-            from keyed.windows.vectorized.running_totals import RunningTotals
-
-            self._totals = RunningTotals(*self._running)
-        return self._totals
 
     def counted(self) -> dict[str, TableState]:
         """Return the values that each `CountDistinct` has counted."""
@@ -204,11 +194,11 @@ class ContinuousColumns(RunningColumns):
         self._results = TableState(results.ddl, key=[key for key, _ in key_types], name=name)
 
     def combine(self, table: pa.Table) -> pa.Table:
-        combined: pa.Table = self.totals().combine(table)
+        combined: pa.Table = self.totals.combine(table)
         return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self.totals().add(table, self.accumulators, self.counted(), self._results, ctx)
+        self.totals.add(table, self.accumulators, self.counted(), self._results, ctx)
 
     @property
     def explanation(self) -> str:

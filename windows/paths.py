@@ -27,21 +27,9 @@ _ORDERED = (*_EXACT, *_FLOATS)
 
 #: The types of the columns that an aggregate can read on this path.
 _TYPES: dict[type, tuple[str, ...]] = {
-    Sum: _NUMBERS,
-    Mean: _NUMBERS,
-    Variance: _NUMBERS,
-    Stddev: _NUMBERS,
-    Min: _ORDERED,
-    Max: _ORDERED,
-    First: _ORDERED,
-    Latest: _ORDERED,
-    ArgMax: _ORDERED,
-    ArgMin: _ORDERED,
-    TopK: _ORDERED,
-    CollectSet: _EXACT,
-    CountDistinct: _EXACT,
-    ApproxCountDistinct: _ORDERED,
-    MostFrequent: _EXACT,
+    **dict.fromkeys((Sum, Mean, Variance, Stddev), _NUMBERS),
+    **dict.fromkeys((Min, Max, First, Latest, ArgMax, ArgMin, TopK, ApproxCountDistinct), _ORDERED),
+    **dict.fromkeys((CollectSet, CountDistinct, MostFrequent), _EXACT),
 }
 
 

@@ -202,7 +202,7 @@ class Totals(RunningColumns):
         if not table.num_rows:
             return
         parts: list[pa.Table] = []
-        self._named(table, lambda rows: parts.append(self.totals().combine(rows)))
+        self._named(table, lambda rows: parts.append(self.totals.combine(rows)))
         if self._held is not None:
             # Those of a session come before the rows of the batch.
             parts = [self._held, parts[0].select(self._held.column_names).cast(self._held.schema)]
@@ -240,7 +240,7 @@ class Totals(RunningColumns):
     def _add(self, table: pa.Table, ctx: BatchContext) -> None:
         """Add totals, put the rows of their groups that fit ``HAVING`` in the place of those before, and emit both."""
         stored = None if self._held is None else self._held.slice(0, 0)
-        keys, (*results, times), _ = self.totals().merge(table, self.accumulators, self.counted(), stored)
+        keys, (*results, times), _ = self.totals.merge(table, self.accumulators, self.counted(), stored)
         before = self.rows.lookup(pa.table(keys, names=self._keys) if self._moved is None else self._moved)
         after = self._finished(keys, results, times, ctx).cast(before.schema)
         if self._moved is not None or after.num_rows < len(times):
@@ -291,12 +291,12 @@ class Totals(RunningColumns):
         is_over = integers(table.column("WINDOWEND")) <= (-(2**63) if self.counted() else limit)
         rest = table.filter(pa.array(~is_over))
         if rest.num_rows:
-            self.totals().store(rest, self.accumulators, self.counted())
+            self.totals.store(rest, self.accumulators, self.counted())
         return table.filter(pa.array(is_over))
 
     def _end(self, table: pa.Table, ctx: BatchContext) -> None:
         """Emit the rows of windows that have ended and fit ``HAVING``, in the order of their times and bounds."""
-        keys, (*results, times) = self.totals().ended(table)
+        keys, (*results, times) = self.totals.ended(table)
         rows = self._finished(keys, results, times, ctx)
         if self._plan.keeps_rows and rows.num_rows:
             self.rows.upsert(rows)

@@ -16,7 +16,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState
 from keyed.windows.aggregates import AnyAggregate, Count
 from keyed.windows.collecting import CountDistinct
 from keyed.windows.vectorized.accumulators import BatchRows
-from keyed.windows.vectorized.fold import Fold, fold_of
+from keyed.windows.vectorized.fold import fold_of
 from keyed.windows.vectorized.row_groups import (
     array_of,
     concatenated,
@@ -40,20 +40,6 @@ def distinct_columns(aggregates: Mapping[str, AnyAggregate]) -> dict[str, str]:
     return {name: str(each.column) for name, each in aggregates.items() if isinstance(each, CountDistinct)}
 
 
-def accumulators_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str], *, counts_apart: bool) -> Fold:
-    """Return the accumulators that are stored.
-
-    Args:
-        aggregates: The aggregates by name.
-        columns: Types of the input's columns.
-        counts_apart: That of a `CountDistinct` is the number of values, and not these.
-    """
-    of_count = CountDistinct if counts_apart else ()
-    return fold_of(
-        {name: Count() if isinstance(each, of_count) else each for name, each in aggregates.items()}, columns
-    )
-
-
 class RunningTotals:
     """Adds rows to the running totals of their keys.
 
@@ -61,7 +47,10 @@ class RunningTotals:
         aggregates: The aggregates by name.
         keys: Names of the key's columns.
         columns: Types of the input's columns.
-        counts_apart: As of `accumulators_of`.
+        counts_apart: The stored accumulator of a `CountDistinct` is the number of values, and not these.
+
+    Attributes:
+        parts: Names and types of the columns of the stored accumulators.
     """
 
     def __init__(
@@ -69,15 +58,18 @@ class RunningTotals:
         aggregates: Mapping[str, AnyAggregate],
         keys: tuple[str, ...],
         columns: Mapping[str, str],
+        *,
         counts_apart: bool,
     ) -> None:
         self._names = tuple(aggregates)
         self._timed = any(aggregate.timed for aggregate in aggregates.values())
         self._keys = keys
-        self._fold = accumulators_of(aggregates, columns, counts_apart=counts_apart)
-        self._parts = tuple(name for name, _ in self._fold.columns)
         #: The accumulators of rows that are combined, before it is known which values are new.
         self._combined = fold_of(aggregates, columns)
+        counts = dict.fromkeys(distinct_columns(aggregates) if counts_apart else (), Count())
+        self._fold = fold_of({**aggregates, **counts}, columns)
+        self.parts = self._fold.columns
+        self._parts = tuple(name for name, _ in self.parts)
 
     def combine(self, table: Any) -> Any:
         """Aggregate rows of any keys by key, and find the highest timestamp of each.
