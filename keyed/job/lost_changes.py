@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from keyed.errors import StateDefinitionError
 from keyed.job.state import ListState, MapState, State, ValueState
@@ -36,36 +36,22 @@ _REMEDIES: dict[type[State], str] = {
 _GETTERS = {"get_state": ValueState, "get_list_state": ListState, "get_map_state": MapState}
 
 
-class _Lost(NamedTuple):
-    """A statement that changes a copy.
+class _Mistake(NamedTuple):
+    """A statement that changes a copy, or uses a state as if it were its value.
 
     Attributes:
+        kind: ``lost`` for a change of a copy; ``set`` for an assignment and ``compared`` for a comparison of a state.
         attribute: The state's attribute.
         read: How the copy was read: ``[]`` or the name of a method.
-        code: The statement.
+        code: The statement or expression.
         line: Its line in the method.
     """
 
+    kind: Literal["lost", "set", "compared"]
     attribute: str
     read: str
     code: str
     line: int
-
-
-class _Misused(NamedTuple):
-    """A use of a state as if it were its value.
-
-    Attributes:
-        attribute: The state's attribute.
-        code: The expression or statement.
-        line: Its line in the method.
-        is_write: True if it assigns, false if it compares.
-    """
-
-    attribute: str
-    code: str
-    line: int
-    is_write: bool
 
 
 def check_changes(function: object, states: Mapping[str, State]) -> None:
@@ -84,34 +70,30 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
         for name, member in vars(cls).items():
             if not inspect.isfunction(member):
                 continue
-            code = _code(member)
-            for misused in _misused(code):
-                state = states.get(misused.attribute)
-                if state is not None:
-                    what, how = (
-                        (
-                            f"would set an attribute of {state.kind} state {misused.attribute!r}, and store nothing",
-                            "write",
-                        )
-                        if misused.is_write
-                        else (
-                            f"compares {state.kind} state {misused.attribute!r} itself, which is never its value",
-                            "read",
-                        )
-                    )
-                    remedy = state.writing if misused.is_write else state.reading
-                    raise StateDefinitionError(
-                        f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + misused.line - 1}: "
-                        f"{misused.code} {what}; {how} the value with {remedy}"
-                    )
-            for lost in _lost_changes(code):
-                kind = _kind(states, lost.attribute, cls)
-                if kind is not None and lost.read in ("[]", *_READS[kind]):
-                    raise StateDefinitionError(
-                        f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + lost.line - 1}: {lost.code} "
-                        f"changes a copy of the content of {kind.kind} state {lost.attribute!r}, and the change would "
-                        f"be lost; store it: {_REMEDIES[kind].format(lost.attribute)}"
-                    )
+            for mistake in _mistakes(_code(member)):
+                remedy = _remedy(mistake, states, cls)
+                if remedy:
+                    line = member.__code__.co_firstlineno + mistake.line - 1
+                    raise StateDefinitionError(f"{cls.__name__}.{name}, line {line}: {mistake.code} {remedy}")
+
+
+def _remedy(mistake: _Mistake, states: Mapping[str, State], cls: type) -> str:
+    """Return what is wrong with a statement and its remedy; an empty text if its attribute is no such state."""
+    attribute = mistake.attribute
+    if mistake.kind == "lost":
+        kind = _kind(states, attribute, cls)
+        if kind is None or mistake.read not in ("[]", *_READS[kind]):
+            return ""
+        what = f"changes a copy of the content of {kind.kind} state {attribute!r}, and the change would be lost"
+        return f"{what}; store it: {_REMEDIES[kind].format(attribute)}"
+    state = states.get(attribute)
+    if state is None:
+        return ""
+    if mistake.kind == "set":
+        what = f"would set an attribute of {state.kind} state {attribute!r}, and store nothing"
+        return f"{what}; write the value with {state.writing}"
+    what = f"compares {state.kind} state {attribute!r} itself, which is never its value"
+    return f"{what}; read the value with {state.reading}"
 
 
 def _kind(states: Mapping[str, State], attribute: str, cls: type) -> type[State] | None:
@@ -154,44 +136,36 @@ def _obtained(method: CodeType) -> dict[str, type[State]]:
 
 
 @lru_cache(maxsize=512)
-def _misused(method: CodeType) -> tuple[_Misused, ...]:
-    """Return the assignments to attributes of attributes of ``self``, and the comparisons of these by identity."""
+def _mistakes(method: CodeType) -> tuple[_Mistake, ...]:
+    """Return the uses of states as their values in a method, and after them the changes of copies that are not kept.
+
+    The former are assignments to attributes of attributes of ``self``, and comparisons of these by identity.
+    """
     tree = _tree(method)
     if tree is None:
         return ()
     this = tree.args.args[0].arg
     problems = []
     for node in ast.walk(tree):
-        compared: list[ast.expr] = []
-        assigned: list[ast.expr] = []
+        used: list[ast.expr] = []
+        kind: Literal["set", "compared"] = "set"
         match node:
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant() as right]):
-                compared = [left, right]
+                used, kind = [left, right], "compared"
             case ast.Assign(targets=targets):
-                assigned = [each.value for each in targets if isinstance(each, ast.Attribute)]
+                used = [each.value for each in targets if isinstance(each, ast.Attribute)]
             case ast.AugAssign(target=ast.Attribute(value=target)):
-                assigned = [target]
-        for each in (*compared, *assigned):
+                used = [target]
+        for each in used:
             match each:
                 case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == this:
-                    problems.append(_Misused(attribute, ast.unparse(node), getattr(node, "lineno", 1), bool(assigned)))
-    return tuple(problems)
-
-
-@lru_cache(maxsize=512)
-def _lost_changes(method: CodeType) -> tuple[_Lost, ...]:
-    """Return the statements of a method that change a copy read from an attribute of ``self`` without keeping it."""
-    tree = _tree(method)
-    if tree is None:
-        return ()
-    this = tree.args.args[0].arg
+                    problems.append(_Mistake(kind, attribute, "", ast.unparse(node), getattr(node, "lineno", 1)))
     changed = [(node, target) for node in ast.walk(tree) for target in _changed(node)]
     kept = _copies(tree, this, {id(target) for _, target in changed})
-    problems = []
     for node, target in changed:
         read = kept.get(target.id) if isinstance(target, ast.Name) else _read(target, this)
         if read is not None:
-            problems.append(_Lost(*read, ast.unparse(node), getattr(node, "lineno", 1)))
+            problems.append(_Mistake("lost", *read, ast.unparse(node), getattr(node, "lineno", 1)))
     return tuple(problems)
 
 
