@@ -10,11 +10,10 @@ import difflib
 import importlib
 import inspect
 import os
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar, Unpack, cast
 
 import attrs
 
@@ -70,7 +69,7 @@ from keyed.job.options import Options, RunOptions, StartOptions
 from keyed.job.outputs import OutputTag
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Query, RunResult
-from keyed.job.state import MapState
+from keyed.job.state import _NAME, MapState
 from keyed.job.transforms import Kind, keeps_tables, transform_of
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
@@ -78,7 +77,6 @@ from keyed.job.watermarks import WatermarkStrategy, strategy_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ConnectedKeys = str | tuple[str, ...] | list[str] | Callable[[Any], Any]
 KeyColumns = str | tuple[str, ...] | list[str] | Callable[[Any], Any]
 
 
@@ -144,23 +142,24 @@ _OF_OUTPUTS = {
 class _SuggestsOperations(Shown):
     """Suggests remedies for operations that a stream does not have."""
 
+    #: Name of a variable, for messages.
+    _variable: ClassVar[str] = "stream"
+
+    def _remedy(self, name: str) -> str:
+        """Return the remedy for an operation that the stream lacks, if there is one."""
+        if name in _REMEDIES:
+            return _REMEDIES[name].format(self._variable, name)
+        near = difflib.get_close_matches(name, [each for each in dir(type(self)) if each[0] != "_"], n=1)
+        return f"did you mean {near[0]!r}?" if near else ""
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
             what = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name.startswith("_"):
                 raise AttributeError(what)
-            remedy = _REMEDIES.get(name, "")
-            if not remedy:
-                near = difflib.get_close_matches(name, [each for each in dir(type(self)) if each[0] != "_"], n=1)
-                remedy = f"did you mean {near[0]!r}?" if near else ""
-            raise _NoOperation(
-                what + (remedy and "; ") + remedy.format(_NAMES.get(type(self).__name__, "stream"), name)
-            )
-
-
-#: Names of variables, for messages.
-_NAMES = {"ConnectedStreams": "first.connect(second)"}
+            remedy = self._remedy(name)
+            raise _NoOperation(what + (remedy and "; ") + remedy)
 
 
 class Unkeyed(_SuggestsOperations):
@@ -291,7 +290,7 @@ def _check_name(name: str) -> None:
     Raises:
         DefinitionError: It is not valid.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
 
 
@@ -349,13 +348,15 @@ class Stream(Unkeyed):
 class ConnectedStreams(_SuggestsOperations):
     """Two streams that one function reads (Flink's ``ConnectedStreams``)."""
 
+    _variable = "first.connect(second)"
+
     first: Unkeyed
     second: Unkeyed
 
     def __repr__(self) -> str:
         return f"ConnectedStreams({self.first!r}, {self.second!r})"
 
-    def key_by(self, first: ConnectedKeys, second: ConnectedKeys | None = None) -> KeyedStream:
+    def key_by(self, first: KeyColumns, second: KeyColumns | None = None) -> KeyedStream:
         """Key both streams, the second by default as the first.
 
         Each by a column, a tuple of columns or, in the local runtime, a function.
@@ -564,19 +565,13 @@ class KeyedStream(_SuggestsOperations):
         for each in self.inputs:
             if (isinstance(each.origin, Output) or each.steps) and each.columns is not None and not callable(each.keys):
                 missing = [key for key in each.keys if key not in each.columns]
-                if missing and isinstance(each.origin, Source):
-                    raise DefinitionError(
-                        f"key column {missing[0]!r} is not in the result of {each.steps[-1]!r}: "
-                        f"{', '.join(each.columns)}"
-                    )
                 if missing:
-                    assert isinstance(each.origin, Output)
-                    tag = each.origin.tag
-                    raise DefinitionError(
-                        f"key column {missing[0]!r} is not in "
-                        f"{'the output' if tag is None else f'side output {tag.name!r}'} of "
-                        f"{each.origin.stage.name!r}: {', '.join(each.columns)}"
-                    )
+                    where = f"the result of {each.steps[-1]!r}" if each.steps else ""
+                    if isinstance(each.origin, Output):
+                        tag = each.origin.tag
+                        output_name = "the output" if tag is None else f"side output {tag.name!r}"
+                        where = f"{output_name} of {each.origin.stage.name!r}"
+                    raise DefinitionError(f"key column {missing[0]!r} is not in {where}: {', '.join(each.columns)}")
         if order == "watermark":
             _check_held(function, self)
         schema = inferred_output(function) if output is None else schema_of(output)
@@ -703,15 +698,9 @@ class Output(Unkeyed, Port):
             raise DefinitionError("start: give a sink for the output, or tables= to ask for the state alone")
         return start(self.to(nowhere if sink is None else sink), **options)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            # Never a look at the DataFrame: building the plan may create the topic of a changelog.
-            what = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name.startswith("_"):
-                raise AttributeError(what)
-            remedy = _OF_OUTPUTS.get(name, f"the DataFrame of an output on Spark is .df: output.df.{name}")
-            raise _NoOperation(f"{what}; {remedy}")
+    def _remedy(self, name: str) -> str:
+        # Never a look at the DataFrame: building the plan may create the topic of a changelog.
+        return _OF_OUTPUTS.get(name, f"the DataFrame of an output on Spark is .df: output.df.{name}")
 
 
 @names_options
