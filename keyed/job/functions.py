@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keyed.base.shown import Shown
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.broadcast import BroadcastContext
 from keyed.job.context import Context, OnTimerContext, OpenContext
@@ -16,7 +15,7 @@ from keyed.job.lost_changes import check_changes
 from keyed.job.restoring import StateMigration
 from keyed.job.state import KeyedState, State
 from keyed.job.table_declaration import TableState
-from keyed.job.vectorized_functions import VectorizedCoFunction, VectorizedFunction, combines
+from keyed.job.vectorized_functions import StreamFunction, VectorizedCoFunction, VectorizedFunction, combines
 
 #: The methods that the engine calls, besides those that take elements, with the parameters of each.
 _CALLS = {"on_timer": ("timestamp", "ctx"), "on_batch_end": ("ctx",), "open": ("context",), "close": ()}
@@ -24,15 +23,8 @@ _BATCH_CALLS = {"on_watermark": ("watermark", "ctx"), "combine": ("table",), "op
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 
-class _RowFunction(Shown):
+class _RowFunction(StreamFunction):
     """Base of the functions over rows, with one input or two."""
-
-    known_side_outputs: Collection[str] | None = None
-    forwarded_fields: Mapping[str, str] = {}
-    migration: StateMigration | None = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
         """Prepare for a key group's first element (on Spark, of each micro-batch). State has no key here."""

@@ -57,7 +57,18 @@ class BatchContext(Protocol):
         """Count rows as dropped, in the counter ``rows_dropped``."""
 
 
-class VectorizedFunction(Shown):
+class StreamFunction(Shown):
+    """Base of the functions over streams, by rows or by whole columns."""
+
+    known_side_outputs: Collection[str] | None = None
+    forwarded_fields: Mapping[str, str] = {}
+    migration: StateMigration | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class VectorizedFunction(StreamFunction):
     """A function over a keyed stream that works on whole columns, for ``.process``.
 
     State is declared by class attributes, or set on the object in ``__init__``. Copies of the object are as those of a
@@ -68,13 +79,6 @@ class VectorizedFunction(Shown):
         forwarded_fields: As `KeyedProcessFunction.forwarded_fields`.
         migration: As `KeyedProcessFunction.migration`; tables can be renamed and dropped.
     """
-
-    known_side_outputs: Collection[str] | None = None
-    forwarded_fields: Mapping[str, str] = {}
-    migration: StateMigration | None = None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
     def open(self, context: TaskContext) -> None:
         """Prepare for a key group's first batch (on Spark, each micro-batch). State cannot be used here."""
