@@ -295,7 +295,7 @@ MADE_BY_CALLS |= {
 # fmt: off
 PLUMBING = {
     "add_note", "set_name", "replaced", "mistake", "no_attribute", "drop_late", "row_reason", "spans_ms",
-    "explanation", "check_class", "origins", "operators", "address", "sides", "watermark_delay_ms", "on_spark",
+    "explanation", "check_class", "operators", "address", "sides", "watermark_delay_ms", "on_spark",
     "skips", "oldest_kept", "matched", "within_ms", "step_names", "windowed", "gap_ms", "start_of",
     "Select.check", "LookupJoin.process_batch", "LocalQuery.start", "LocalQuery.run", "SparkQuery.wait",
     "SparkQuery.leave", "SparkQuery.has_drained",

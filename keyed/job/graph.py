@@ -59,17 +59,6 @@ class Source:
 
 
 @attrs.frozen(eq=False)
-class Transformed:
-    """A source with transformations of its rows."""
-
-    origin: Source
-    steps: tuple[Transform, ...]
-
-    def __repr__(self) -> str:
-        return f"{self.origin!r}{shown_steps(self.steps)}"
-
-
-@attrs.frozen(eq=False)
 class Port(Shown):
     """The main output of an operator, or one of its side outputs (``tag``).
 
@@ -100,11 +89,11 @@ class Port(Shown):
 
 @attrs.frozen(eq=False)
 class Input:
-    """A stream as an operator reads it.
+    """A stream, and how an operator reads it.
 
     Attributes:
         origin: The source or the output.
-        keys: Its keys.
+        keys: Its keys; none before it is keyed.
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
         is_broadcast: Every key group gets its elements, which have no key.
         chains: The operator may run in the tasks of the one before it (`keyed.job.chaining`).
@@ -124,12 +113,17 @@ class Input:
         origin = self.origin
         shown = repr(origin) if isinstance(origin, Source) else f"{origin.stage!r}{shown_tag(origin.tag)}"
         shown += shown_steps(self.steps)
-        return f"{shown} → {'broadcast' if self.is_broadcast else shown_keys(self.keys)}"
+        reading = "broadcast" if self.is_broadcast else shown_keys(self.keys) if self.keys else ""
+        return f"{shown} → {reading}" if reading else shown
+
+    def with_step(self, step: Transform) -> Input:
+        """Return it with a further transformation of its rows."""
+        return attrs.evolve(self, steps=(*self.steps, step))
 
     @property
     def source(self) -> Source:
         """Its source; the first one if there are several."""
-        return source_of(self.origin)
+        return self.origin if isinstance(self.origin, Source) else self.origin.stage.source
 
     @property
     def event_time(self) -> bool:
@@ -149,15 +143,14 @@ class Input:
     @property
     def columns(self) -> dict[str, str | None] | None:
         """Types of its columns by name, ``None`` if they are not known before it is read."""
-        return columns_after(columns_of(self.origin), self.steps)
-
-
-def input_of(origin: Source | Transformed | Port, keys: Keys, **others: Any) -> Input:
-    """Return the input that reads an origin with its transformations."""
-    if isinstance(origin, Source):
-        return Input(origin, keys, **others)
-    plain = origin.origin if isinstance(origin, Transformed) else attrs.evolve(origin, steps=())
-    return Input(plain if origin.steps else origin, keys, steps=origin.steps, **others)  # type: ignore[arg-type]
+        columns: Mapping[str, str | None] | None = None
+        if isinstance(self.origin, Port):
+            columns = None if self.origin.schema is None else dict(self.origin.schema.columns)
+        elif is_dataframe(data := self.origin.data):
+            columns = {field.name: of_spark(field.dataType) for field in data.schema.fields}
+        elif type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
+            columns = {field.name: of_arrow(field.type) for field in data.schema}
+        return columns_after(columns, self.steps)
 
 
 @attrs.frozen(eq=False)
@@ -383,27 +376,6 @@ def producers_of(inputs: Sequence[Input]) -> list[Stage]:
     return list(dict.fromkeys(each.origin.stage for each in inputs if isinstance(each.origin, Port)))
 
 
-def columns_of(origin: Source | Transformed | Port) -> dict[str, str | None] | None:
-    """Return the types of the columns by name, ``None`` if they are not known before it is read."""
-    if isinstance(origin, Transformed):
-        return columns_after(columns_of(origin.origin), origin.steps)
-    if isinstance(origin, Port):
-        return None if origin.schema is None else dict(origin.schema.columns)
-    data = origin.data
-    if is_dataframe(data):
-        return {field.name: of_spark(field.dataType) for field in data.schema.fields}
-    if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
-        return {field.name: of_arrow(field.type) for field in data.schema}
-    return None
-
-
-def source_of(origin: Source | Transformed | Port) -> Source:
-    """Return its source; the first one if there are several."""
-    if isinstance(origin, Transformed):
-        return origin.origin
-    return origin if isinstance(origin, Source) else origin.stage.source
-
-
 def check_one_query(sources: Sequence[Source]) -> None:
     """Check that one query can read these sources.
 
@@ -433,15 +405,15 @@ def _ingests_alone() -> DefinitionError:
     )
 
 
-def check_together(origins: Sequence[Source | Transformed | Port]) -> None:
+def check_together(inputs: Sequence[Input]) -> None:
     """Check that one operator can read these inputs.
 
     Raises:
         DefinitionError: They cannot be in one query, or only some of them have timestamps.
     """
-    sources = list(map(source_of, origins))
+    sources = [each.source for each in inputs]
     check_one_query(sources)
-    if len(origins) > 1 and any(not isinstance(origin, Port) and source_of(origin).ingests for origin in origins):
+    if len(inputs) > 1 and any(isinstance(each.origin, Source) and each.origin.ingests for each in inputs):
         raise _ingests_alone()
     if len({source.timestamp is None for source in sources}) > 1:
         raise DefinitionError(

@@ -50,18 +50,14 @@ from keyed.job.graph import (
     Port,
     Source,
     Stage,
-    Transformed,
     check_one_query,
     check_together,
-    columns_of,
     in_order,
-    input_of,
     is_dataframe,
     linear,
     producers_of,
     shown_inputs,
     shown_keys,
-    source_of,
 )
 from keyed.job.inference import inferred_output
 from keyed.job.operators import Order, Store, check_order, check_parallelism, check_store
@@ -166,8 +162,8 @@ class Unkeyed(_SuggestsOperations):
     """Base of `Stream` and `Output`: both can be united, connected and keyed."""
 
     @property
-    def origins(self) -> tuple[Source | Transformed | Output, ...]:
-        """The sources and outputs that it combines."""
+    def inputs(self) -> tuple[Input, ...]:
+        """The sources and outputs that it combines, with their transformations."""
         raise NotImplementedError
 
     def map(self, function: Callable[[Any], Any], output: Any = None) -> Self:
@@ -229,16 +225,16 @@ class Unkeyed(_SuggestsOperations):
         """
         if not others or not all(isinstance(other, Unkeyed) for other in others):
             raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...), or outputs")
-        origins = [origin for each in (self, *others) for origin in each.origins]
-        columns = [columns_of(origin) for origin in origins]
+        inputs = tuple(read for each in (self, *others) for read in each.inputs)
+        columns = [each.columns for each in inputs]
         for other in columns[1:]:
             if columns[0] is not None and other is not None and columns[0] != other:
                 raise DefinitionError(
                     f"union: the streams have different columns, {_shown_columns(columns[0])} and "
                     f"{_shown_columns(other)}; select the same ones, with the same types"
                 )
-        check_together(origins)
-        return Stream(tuple(origins))
+        check_together(inputs)
+        return Stream(inputs)
 
     def connect(self, other: Stream | Output) -> ConnectedStreams:
         """Connect this stream with another one, for a `KeyedCoProcessFunction`.
@@ -252,7 +248,7 @@ class Unkeyed(_SuggestsOperations):
             )
         if not isinstance(other, Unkeyed):
             raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...) or an output, not keyed")
-        check_together([*self.origins, *other.origins])
+        check_together([*self.inputs, *other.inputs])
         return ConnectedStreams(self, other)
 
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
@@ -277,7 +273,7 @@ class Unkeyed(_SuggestsOperations):
             DefinitionError: No key, or a function beside other keys.
         """
         keyed = _keys(keys)
-        return KeyedStream(tuple(input_of(origin, keyed) for origin in self.origins))
+        return KeyedStream(tuple(attrs.evolve(each, keys=keyed) for each in self.inputs))
 
 
 def _one_key(_: Any) -> int:
@@ -299,13 +295,13 @@ class Stream(Unkeyed):
     """Rows that are not keyed yet.
 
     Attributes:
-        origins: Its sources and outputs: the first one, and those united with it.
+        inputs: Its sources and outputs: the first one, and those united with it.
     """
 
-    origins: tuple[Source | Transformed | Output, ...]
+    inputs: tuple[Input, ...]
 
     def __repr__(self) -> str:
-        return f"Stream({' ∪ '.join(map(repr, self.origins))})"
+        return f"Stream({' ∪ '.join(map(repr, self.inputs))})"
 
     def to(self, sink: SinkLike, *, name: str = "rows") -> BoundOutput:
         """Return this stream with its sink, for `keyed.run` and `keyed.start`: rows are written without key or state.
@@ -320,8 +316,7 @@ class Stream(Unkeyed):
             DefinitionError: The name or the sink is not valid.
         """
         _check_name(name)
-        inputs = tuple(input_of(origin, ()) for origin in self.origins)
-        columns = inputs[0].columns
+        inputs, columns = self.inputs, self.inputs[0].columns
         is_table = all(
             is_dataframe(each.source.data) or (each.columns is not None and keeps_tables(each.steps)) for each in inputs
         )
@@ -334,14 +329,7 @@ class Stream(Unkeyed):
 
     def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Stream:
         step = transform_of(kind, function, output)
-        return Stream(
-            tuple(
-                Transformed(origin, (step,))
-                if isinstance(origin, Source)
-                else attrs.evolve(origin, steps=(*origin.steps, step))
-                for origin in self.origins
-            )
-        )
+        return Stream(tuple(each.with_step(step) for each in self.inputs))
 
 
 @attrs.frozen(eq=False)
@@ -429,25 +417,24 @@ class KeyedStream(_SuggestsOperations):
                 "the same number of columns, in the same order, or both a function"
             )
         inputs = (*self.inputs, *(attrs.evolve(each, side=1) for each in other.inputs))
-        check_together([each.origin for each in inputs])
+        check_together(inputs)
         return KeyedStream(inputs)
 
     def _with_broadcast(self, other: BroadcastStream) -> KeyedStream:
         _check_connectable(self)
-        mine: list[Source | Transformed | Port] = [each.origin for each in self.inputs]
-        theirs = other.stream.origins
-        check_one_query([source_of(origin) for origin in (*mine, *theirs)])
-        check_together(mine if all(not input_of(each, ()).event_time for each in theirs) else [*mine, *theirs])
-        read = (input_of(origin, (), side=1, is_broadcast=True) for origin in theirs)
-        return KeyedStream((*self.inputs, *read), other.descriptors)
+        mine, theirs = self.inputs, other.stream.inputs
+        check_one_query([each.source for each in (*mine, *theirs)])
+        check_together((*mine, *theirs) if any(each.event_time for each in theirs) else mine)
+        read = (attrs.evolve(each, side=1, is_broadcast=True) for each in theirs)
+        return KeyedStream((*mine, *read), other.descriptors)
 
     def _with_table(self, table: GlobalTable) -> KeyedStream:
         if not self.global_tables:
             _check_connectable(self)
         check_descriptors((*self.broadcast_states, table.state))
-        (origin,) = stream(table).origins
+        (read,) = stream(table).inputs
         return KeyedStream(
-            (*self.inputs, input_of(origin, (), side=1, is_broadcast=True)),
+            (*self.inputs, attrs.evolve(read, side=1, is_broadcast=True)),
             (*self.broadcast_states, table.state),
             {**self.global_tables, table.state.name: table.key},
         )
@@ -461,7 +448,7 @@ class KeyedStream(_SuggestsOperations):
     def prepared(self, function: Callable[[Any], Any], output: Any) -> KeyedStream:
         """Apply a function of tables before rows are keyed, as `Stream.map_batches`, for authors of libraries."""
         step = transform_of("map_batches", function, output)
-        return attrs.evolve(self, inputs=tuple(attrs.evolve(each, steps=(*each.steps, step)) for each in self.inputs))
+        return attrs.evolve(self, inputs=tuple(each.with_step(step) for each in self.inputs))
 
     @property
     def columns(self) -> dict[str, str | None] | None:
@@ -620,9 +607,9 @@ class Output(Unkeyed, Port):
     """The main output of an operator, or one of its side outputs (``tag``)."""
 
     @property
-    def origins(self) -> tuple[Output, ...]:
-        """The output itself, as the only origin."""
-        return (self,)
+    def inputs(self) -> tuple[Input, ...]:
+        """The output itself, as the only input."""
+        return (Input(attrs.evolve(self, steps=()) if self.steps else self, (), steps=self.steps),)
 
     def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Output:
         return attrs.evolve(self, steps=(*self.steps, transform_of(kind, function, output)))
@@ -658,7 +645,7 @@ class Output(Unkeyed, Port):
         """
         if not isinstance(chain, bool):
             raise DefinitionError(f"key_by: chain={chain!r} must be True or False")
-        return KeyedStream((input_of(self, _keys(keys), chains=chain),))
+        return KeyedStream((attrs.evolve(self.inputs[0], keys=_keys(keys), chains=chain),))
 
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with its sink, for `keyed.run` and `keyed.start`."""
@@ -751,9 +738,9 @@ def stream(
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
     strategy = WatermarkStrategy(0) if watermark is None else watermark
     given = watermark is not None
-    return Stream(
-        (Source(_as_arrow(source), timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),)
-    )
+    data = _as_arrow(source)
+    read = Source(data, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given)
+    return Stream((Input(read, ()),))
 
 
 @shows_options(RunOptions, group_access=False)
@@ -912,7 +899,7 @@ def _check_held(function: Function, stream: KeyedStream) -> None:
             "order='watermark' runs rows by timestamp, and the stream has no event time: give keyed.stream(..., "
             "timestamp=...)"
         )
-    if any(source_of(each.origin).ingests for each in stream.inputs):
+    if any(each.source.ingests for each in stream.inputs):
         raise DefinitionError(
             "order='watermark': in ingestion time a row has the time of its batch, so rows are never out of order: "
             "leave order out"

@@ -18,7 +18,7 @@ from keyed.errors import DefinitionError
 from keyed.expressions.engine import MAJOR
 from keyed.formats.declared_formats import Registry
 from keyed.formats.plain_rows import cells_of
-from keyed.job.graph import Source, Transformed, columns_of, is_dataframe, source_of
+from keyed.job.graph import Input, Source, is_dataframe
 from keyed.job.transforms import Kept
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
@@ -47,7 +47,7 @@ def is_bound(given: Any) -> bool:
 def session_of(given: Any) -> Any:
     """Return the Spark session of a DataFrame, stream or output; ``None`` if it is of this process."""
     if not is_dataframe(given):
-        given = source_of(given.origins[0]).data
+        given = given.inputs[0].source.data
     return given.sparkSession if is_dataframe(given) else None
 
 
@@ -108,25 +108,24 @@ def bound_stream(
             "watermark: give keyed.stream(..., watermark=....with_idleness(...))"
         )
     else:
-        stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.origins)))
-        for origin in stream.origins:
+        stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.inputs)))
+        for each in stream.inputs:
             what = f"the stream of {source.name}"
-            if source_of(origin).timestamp is None:
+            if each.source.timestamp is None:
                 raise DefinitionError(f"{what} has no event time; give keyed.stream(..., timestamp=...)")
-            columns = columns_of(origin)
+            columns = each.columns
             if columns is not None:
                 given_names(source, list(columns), what)
     made: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
     return made
 
 
-def _timed(origin: Any) -> Any:
-    """Return an origin of a stream with a time for each element, which the declared column replaces."""
-    inner = origin.origin if isinstance(origin, Transformed) else origin
-    if not isinstance(inner, Source) or inner.timestamp is not None or is_dataframe(inner.data):
-        return origin
-    timed = attrs.evolve(inner, timestamp=lambda _: 0)
-    return timed if inner is origin else attrs.evolve(origin, origin=timed)
+def _timed(read: Input) -> Input:
+    """Return a part of a stream with a time for each element, which the declared column replaces."""
+    source = read.origin
+    if not isinstance(source, Source) or source.timestamp is not None or is_dataframe(source.data):
+        return read
+    return attrs.evolve(read, origin=attrs.evolve(source, timestamp=lambda _: 0))
 
 
 def _of_frame(source: SqlSource, frame: Any) -> Any:

@@ -239,7 +239,7 @@ class Records:
         """Return them with their sink, and a function of their tables before it with the columns of its result."""
         is_output = isinstance(self.stream, keyed.Output) and not self.stream.steps
         stream = self.stream.map_batches(step, output=output)
-        return stream.to(sink) if is_output else keyed.Stream(stream.origins).to(sink, name=self.name)
+        return stream.to(sink) if is_output else keyed.Stream(stream.inputs).to(sink, name=self.name)
 
 
 class Builder:

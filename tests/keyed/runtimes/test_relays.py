@@ -82,7 +82,7 @@ def test_on_spark_it_is_a_plain_write(spark: Any, tmp_path: Any, capsys: Any) ->
     counted = stream.key_by("k").process(Count(), "k string, n bigint", parallelism=2)
     result = keyed.run(
         stream.map_batches(large).to(sinks[0], name="large"),
-        keyed.Stream((counted.filter(lambda row: row.n > 3),)).to(sinks[1], name="many"),
+        keyed.Stream(counted.filter(lambda row: row.n > 3).inputs).to(sinks[1], name="many"),
         counted.to(sinks[2]),
     )
     assert numbers(sinks[0]) == [7, 8, 9]

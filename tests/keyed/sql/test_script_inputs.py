@@ -9,7 +9,6 @@ import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
 from keyed.expressions import engine
-from keyed.job.graph import source_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.script_inputs import ScriptInput
 from keyed.sql.script_runs import streams_of
@@ -75,7 +74,7 @@ def test_rows_hold_no_watermark_back_once_all_their_inputs_are_idle():
             for number, time in enumerate(times)
         }
         streams = streams_of([], inputs)
-        return source_of(streams["s0"].origins[0]).watermark.idleness_ms
+        return streams["s0"].inputs[0].source.watermark.idleness_ms
 
     assert [idleness(5), idleness(5, 7), idleness(5, None), idleness(None)] == [5, 7, None, None]
 
