@@ -123,13 +123,6 @@ class ColumnJoin(VectorizedCoFunction):
         if values:
             ctx.emit(table_of(values, self._plan.output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
 
-    def emit_outputs(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
-        """Emit the outputs of pairs, without ``None``."""
-        if None in values:
-            made = [place for place, value in enumerate(values) if value is not None]
-            values, times = [values[place] for place in made], times[made]
-        self.emit(ctx, values, times)
-
     def emit_pairs(
         self,
         ctx: BatchContext,
@@ -158,7 +151,11 @@ class ColumnJoin(VectorizedCoFunction):
                 ctx.emit(self.selected(select, stored, places).append_column(TIMESTAMP_COLUMN, pa.array(times[part])))
                 continue
             left, right = (self.rows(side, stored[side], places[side]) for side in (0, 1))
-            self.emit_outputs(ctx, joined(join, left, right), times[part])
+            values, times_of_values = joined(join, left, right), times[part]
+            if None in values:
+                outputs = [place for place, value in enumerate(values) if value is not None]
+                values, times_of_values = [values[place] for place in outputs], times_of_values[outputs]
+            self.emit(ctx, values, times_of_values)
 
     def _has_types(self, select: Select, stored: tuple[pa.Table, pa.Table]) -> bool:
         """Return true if the output has the types of the selected columns."""

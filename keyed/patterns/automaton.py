@@ -290,18 +290,14 @@ class _Compiler:
             looping = self._looping(self._without_transitive_nots(sink))
             self._set_first_of_loop(is_first=True)
             state = self._times(looping, sink, step.least, step.least)
-        elif step.is_quantified:
+        else:
             assert step.most is not None
             state = self._times(sink, sink, step.least, step.most)
-        else:
-            state = self._singleton(
-                sink, sink, self._take_condition(step), self._ignore_condition(), is_optional=step.is_optional
-            )
         self._add_stops(state)
         return state
 
     def _times(self, sink: AutomatonState, proceed: AutomatonState, least: int, most: int) -> AutomatonState:
-        """Create the states of a loop with bounds; ``proceed`` is the state after the loop."""
+        """Create the states of a number of rows, which may be 1; ``proceed`` is the state after them."""
         step = self._step
         self._set_first_of_loop(is_first=False)
         ignore = _unless(step.until, self._inner_ignore_condition())
@@ -327,10 +323,13 @@ class _Compiler:
         *,
         is_optional: bool,
     ) -> AutomatonState:
-        """Create the state of one row."""
+        """Create the state of one row, or those of a repetition of a group."""
         step = self._step
         if step.group is not None:
-            return self._in_group(step, sink, proceed, is_optional=is_optional)
+            first = self._of_group(step, sink, may_end=is_optional)
+            if is_optional:
+                _add(first, "proceed", proceed, self._always())
+            return first
         state = self._waiting()
         after = self._without_transitive_nots(sink)
         _add(state, "take", after, take)
@@ -346,15 +345,6 @@ class _Compiler:
                 self._add_stops(waiting)
             _add(state, "ignore", waiting, ignore)
         return state
-
-    def _in_group(
-        self, group: Step, sink: AutomatonState, proceed: AutomatonState, *, is_optional: bool
-    ) -> AutomatonState:
-        """Create the states of a repetition of a group."""
-        first = self._of_group(group, sink, may_end=is_optional)
-        if is_optional:
-            _add(first, "proceed", proceed, self._always())
-        return first
 
     def _of_group(self, group: Step, sink: AutomatonState, *, may_end: bool) -> AutomatonState:
         assert group.group is not None
