@@ -92,6 +92,10 @@ class _Moves:
         return self.next_number - 1
 
 
+#: The number of a partial match, the match, and what a row does to it; of one that begins, only the last.
+_Decision = tuple[int | None, PartialMatch | None, list[Taken]]
+
+
 class PatternOperator(KeyedProcessFunction):
     """The function that finds matches (Flink's `CepOperator`), with ``order="watermark"``.
 
@@ -243,9 +247,8 @@ class PatternOperator(KeyedProcessFunction):
             try:
                 places.append((self._order_by(self._plain(row)), row))
             except Exception as error:  # noqa: BLE001  # the function is the user's
-                self._refuse(
-                    self._plain(row), UserFunctionError, f"order_by raised {type(error).__name__}: {error}", ctx, error
-                )
+                text = f"order_by raised {type(error).__name__}: {error}"
+                self._refuse(self._plain(row), UserFunctionError, text, ctx, error)
         self.equal_times.clear()
         try:
             places.sort(key=itemgetter(0))
@@ -263,25 +266,17 @@ class PatternOperator(KeyedProcessFunction):
         ctx.output(self._bad_tag, row)
         ctx.drop()
 
-    def _decide(
-        self, standing: Standing | None, look: Look
-    ) -> list[tuple[int | None, PartialMatch | None, list[Taken]]]:
+    def _decide(self, standing: Standing | None, look: Look) -> list[_Decision]:
         """Return what a row does to each partial match. Nothing is changed."""
         automaton, partial = self._automaton, self.partial_matches
-        decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
+        decided: list[_Decision] = []
         for number in () if standing is None else standing.partial:
             run = partial[number]
             look.enter(run.node, look.timestamp - run.previous)
             decided.append((number, run, automaton.outcomes(automaton.states[run.state], look)))
         return decided
 
-    def _apply(
-        self,
-        moves: _Moves,
-        decided: list[tuple[int | None, PartialMatch | None, list[Taken]]],
-        value: Any,
-        time: int,
-    ) -> None:
+    def _apply(self, moves: _Moves, decided: list[_Decision], value: Any, time: int) -> None:
         """Move the partial matches with a row, in the order of their first rows."""
         buffer = self._buffer
         row, nodes = -1, 0
@@ -320,9 +315,8 @@ class PatternOperator(KeyedProcessFunction):
                 if completes:
                     moves.complete.append((moved.first_row, node))
                 if goes_on:
-                    moves.kept.append(
-                        (moves.number() if free is None else free, self._waiting(moved, each.target), True)
-                    )
+                    kept = moves.number() if free is None else free
+                    moves.kept.append((kept, self._waiting(moved, each.target), True))
                     free = None
             if run is not None:
                 if free is not None:
