@@ -148,6 +148,10 @@ class ColumnAggregate(AnyAggregate):
         """Merge two accumulators, neither of them ``None``."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        """Return an accumulator from its parts in columns (`keyed.windows.vectorized.accumulators`) by name."""
+        raise AssertionError(f"{self!r} has no columns")
+
     def _column_type(self, columns: Mapping[str, str]) -> str | None:
         """Return the type of the column that is read.
 
@@ -200,6 +204,9 @@ class Count(ColumnAggregate):
     def merge(self, a: Any, b: Any) -> Any:
         return a + b
 
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return part("count") or 0
+
 
 class Sum(ColumnAggregate):
     """Sum of the values. Integers must stay within 64 bits."""
@@ -223,6 +230,9 @@ class Sum(ColumnAggregate):
         if accumulator.__class__ is str:
             raise DefinitionError(f"{self!r} needs numbers, and the values are text, such as {accumulator[:40]!r}")
         return fitting(accumulator, self, "sum") if accumulator.__class__ is Decimal else accumulator
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return _whole_sum(part)
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         if self.type:
@@ -252,6 +262,9 @@ class Min(ColumnAggregate):
     def _merged(self, a: Any, b: Any) -> Any:
         return b if b < a or a != a else a
 
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return part("min")
+
 
 class Max(ColumnAggregate):
     """The greatest value. NaN counts only without other values, as in Arrow."""
@@ -266,6 +279,9 @@ class Max(ColumnAggregate):
 
     def _merged(self, a: Any, b: Any) -> Any:
         return b if b > a or a != a else a
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return part("max")
 
 
 class Mean(ColumnAggregate):
@@ -285,6 +301,9 @@ class Mean(ColumnAggregate):
 
     def _merged(self, a: Any, b: Any) -> Any:
         return [_plus(a[0], b[0]), a[1] + b[1]]
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return [_whole_sum(part), part("count")] if part("count") else None
 
     def get_result(self, accumulator: Any) -> Any:
         if accumulator is None:
@@ -330,6 +349,9 @@ class Variance(ColumnAggregate):
         count = a[0] + b[0]
         delta = b[1] - a[1]
         return [count, a[1] + delta * b[0] / count, a[2] + b[2] + delta * delta * a[0] * b[0] / count]
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return [part("count"), part("mean"), part("m2")] if part("count") else None
 
     def get_result(self, accumulator: Any) -> Any:
         if accumulator is None:
@@ -417,6 +439,12 @@ def aggregate_of(
         if not callable(function):
             raise DefinitionError(f"{name}={function!r} is not callable")
     return Functions(**functions, type=type)
+
+
+def _whole_sum(part: Callable[[str], Any]) -> Any:
+    """Return a sum whose parts are columns: of integers, its high and its low bits."""
+    high = part("high")
+    return part("sum") if high is None else (high << 32) + part("low")
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keyed.windows.aggregates import Column, ColumnAggregate, kept_getter
@@ -92,6 +93,9 @@ class CollectSet(ColumnAggregate):
         except TypeError:  # values of several types
             return sorted(accumulator, key=lambda value: (type(value).__name__, ascii(value)))
 
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return set(part("values") or ())
+
 
 class CountDistinct(CollectSet):
     """Exact number of distinct values, all of which it keeps."""
@@ -140,6 +144,11 @@ class First(ColumnAggregate):
 
     def get_result(self, accumulator: Any) -> Any:
         return None if accumulator is None else accumulator[0]
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        if self.by_time:
+            return None if part("time") is None else [part("value"), part("time")]
+        return [part("value")] if part("there") else None
 
 
 class Latest(First):
@@ -191,6 +200,11 @@ class TopK(ColumnAggregate):
     def get_result(self, accumulator: Any) -> Any:
         return [value for _, value in accumulator]
 
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        top = part("top")
+        ranks, values = (part("ranks"), part("values")) if top is None else (top, top)
+        return list(zip(ranks or (), values or (), strict=True))
+
     def _best(self, pairs: list[Any]) -> list[Any]:
         # Two stable sorts, because ranks that descend need not be numbers.
         if self.by is not self.column:
@@ -222,6 +236,9 @@ class ArgMax(ColumnAggregate):
 
     def get_result(self, accumulator: Any) -> Any:
         return None if accumulator is None else accumulator[1]
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return None if part("rank") is None else (part("rank"), part("value"))
 
     def _merged(self, a: Any, b: Any) -> Any:
         x, y = a[0], b[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from keyed import Row
@@ -67,6 +68,9 @@ class MostFrequent(ColumnAggregate):
         except TypeError:  # values of several types
             counts.sort(key=lambda pair: (-pair[1], type(pair[0]).__name__, ascii(pair[0])))
         return [_Counted((value, count)) for value, count in counts[: self.k]]
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return dict(zip(part("values") or (), part("counts") or (), strict=True))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.k}{'' if self.column is None else f', {self.column!r}'})"

@@ -20,6 +20,7 @@ import datetime as dt
 import math
 import struct
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -93,6 +94,9 @@ class ApproxCountDistinct(ColumnAggregate):
         if accumulator.__class__ is not bytes:
             counts[0] += (1 << self.precision) - len(accumulator)
         return round(estimate(counts))
+
+    def _of_parts(self, part: Callable[[str], Any]) -> Any:
+        return {each >> 6: each & 63 for each in part(f"registers_{self.precision}") or ()}
 
     def _dense(self, accumulator: Any) -> bytes:
         if accumulator.__class__ is bytes:

@@ -22,36 +22,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from keyed import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extending import snapshot
-from keyed.windows.aggregates import (
-    Aggregate,
-    AnyAggregate,
-    ColumnAggregate,
-    Count,
-    Max,
-    Mean,
-    Min,
-    Stddev,
-    Sum,
-    Variance,
-)
+from keyed.windows import aggregates, collecting, frequent, sketches
+from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
 from keyed.windows.assigning import HoppingWindows
 from keyed.windows.cells import is_own, stored_aggregate
-from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.definition import Definition, hopping_slice, named_aggregates
-from keyed.windows.frequent import ApproxMostFrequent, MostFrequent
-from keyed.windows.sketches import ApproxCountDistinct
 
+#: The aggregates that a description names.
 _BUILT_IN: dict[str, type[ColumnAggregate]] = {
     cls.__name__: cls
-    for cls in (
-        *(ApproxCountDistinct, ApproxMostFrequent, ArgMax, ArgMin, CollectList, CollectSet, Count, CountDistinct),
-        *(First, Latest, Max, Mean, Min, MostFrequent, Stddev, Sum, TopK, Variance),
-    )
+    for module in (aggregates, collecting, frequent, sketches)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and issubclass(cls, ColumnAggregate) and cls is not ColumnAggregate
 }
 #: The parameters of aggregates other than the column.
 _OPTIONS = ("k", "by", "by_time", "sample", "precision", "capacity", "type")
@@ -146,7 +134,7 @@ def _aggregate(described: Any) -> AnyAggregate | None:
     if cls is None:
         return None if not described else _OwnResult() if described["name"] == _OWN else Aggregate()
     options = dict(described["options"])
-    if issubclass(cls, ArgMax | TopK):
+    if issubclass(cls, collecting.ArgMax | collecting.TopK):
         options.setdefault("by", described.get("column"))
     # Results do not need the function of the element that replaces a column.
     return cls(column=described.get("column"), **options)
@@ -246,7 +234,7 @@ class WindowTable:
         """Yield the windows of slices that the clock has not removed."""
         size, slide = self._size or 0, self._slide
         held: dict[int, list[list[Any]]] = {}
-        for start, cells in sorted(slices, key=_first):
+        for start, cells in sorted(slices, key=itemgetter(0)):
             last = start - (start - self._offset) % slide if self._hops else start
             earliest = start + self._step - size
             first = earliest + (self._offset - earliest) % slide if self._hops else start
@@ -273,10 +261,11 @@ class WindowTable:
 
     def _cells(self, row: Mapping[str, Any]) -> list[Any]:
         """Return the accumulators whose parts are in a row of a table."""
-        return [
-            _accumulator(aggregate, partial(_part, row, name))
-            for name, aggregate in zip(self._names, self._aggregates, strict=True)
-        ]
+        cells = []
+        for name, aggregate in zip(self._names, self._aggregates, strict=True):
+            assert isinstance(aggregate, ColumnAggregate), f"{aggregate!r} has no columns"
+            cells.append(aggregate._of_parts(partial(_part, row, name)))  # noqa: SLF001 - its package
+        return cells
 
     def results(self, value: bytes) -> dict[str, Any]:
         """Return the results by column from a row's value.
@@ -391,45 +380,5 @@ def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -
     ]
 
 
-def _accumulator(aggregate: AnyAggregate | None, part: Callable[[str], Any]) -> Any:
-    """Return the accumulator of the row path from parts in columns (`keyed.windows.vectorized.accumulators`)."""
-    match aggregate:
-        case Count():
-            return part("count") or 0
-        case Sum():
-            high = part("high")
-            return part("sum") if high is None else (high << 32) + part("low")
-        case Mean():
-            high, count = part("high"), part("count")
-            total = part("sum") if high is None else (high << 32) + part("low")
-            return [total, count] if count else None
-        case Variance():
-            return [part("count"), part("mean"), part("m2")] if part("count") else None
-        case Min() | Max():
-            return part("min" if isinstance(aggregate, Min) else "max")
-        case First(by_time=True):
-            return None if part("time") is None else [part("value"), part("time")]
-        case First():
-            return [part("value")] if part("there") else None
-        case ArgMax():
-            return None if part("rank") is None else (part("rank"), part("value"))
-        case TopK():
-            top = part("top")
-            ranks, values = (part("ranks"), part("values")) if top is None else (top, top)
-            return list(zip(ranks or (), values or (), strict=True))
-        case CollectSet():
-            return set(part("values") or ())
-        case MostFrequent():
-            return dict(zip(part("values") or (), part("counts") or (), strict=True))
-        case ApproxCountDistinct():
-            packed = part(f"registers_{aggregate.precision}") or ()
-            return {each >> 6: each & 63 for each in packed}
-    raise AssertionError(f"{aggregate!r} has no columns")
-
-
 def _part(row: Mapping[str, Any], name: str, part: str) -> Any:
     return row.get(f"{name}.{part}")
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]
