@@ -93,12 +93,9 @@ def _is_in_range(column: Any) -> bool:
     import pyarrow.compute as pc
 
     type_ = column.type
-    a_day = 1
-    if pa.types.is_timestamp(type_):
-        a_day = _A_DAY[type_.unit]
-    elif pa.types.is_date64(type_):
-        a_day = _A_DAY["ms"]
-    range_: Any = pc.min_max(column.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())).as_py()
+    is_days = pa.types.is_date32(type_)
+    a_day = 1 if is_days else _A_DAY[type_.unit if pa.types.is_timestamp(type_) else "ms"]
+    range_: Any = pc.min_max(column.view(pa.int32() if is_days else pa.int64())).as_py()
     least, most = range_["min"], range_["max"]
     return least is None or (least >= _FIRST_DAY * a_day and most < _END_DAY * a_day)
 
