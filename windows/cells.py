@@ -163,7 +163,14 @@ def _adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
     """Return the function that adds, unrolled for one or two aggregates because it runs once per element."""
     adds = [_add_of(aggregate) for aggregate in aggregates]
     if any(aggregate.timed for aggregate in aggregates):
-        return _timed_adder(aggregates)
+        timed_adds = [(aggregate.timed, add) for aggregate, add in zip(aggregates, adds, strict=True)]
+
+        def add_timed(cells: list[Any], at: int, element: Any, timestamp: Any) -> None:
+            for timed, add in timed_adds:
+                cells[at] = add(element, timestamp, cells[at]) if timed else add(element, cells[at])
+                at += 1
+
+        return add_timed
     if len(adds) == 1:
         only = adds[0]
 
@@ -186,14 +193,3 @@ def _adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
             at += 1
 
     return add_all
-
-
-def _timed_adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
-    adds: list[tuple[bool, Any]] = [(a.timed, _add_of(a)) for a in aggregates]
-
-    def add_timed(cells: list[Any], at: int, element: Any, timestamp: Any) -> None:
-        for timed, add in adds:
-            cells[at] = add(element, timestamp, cells[at]) if timed else add(element, cells[at])
-            at += 1
-
-    return add_timed

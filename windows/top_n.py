@@ -62,27 +62,26 @@ class TopN(VectorizedFunction):
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         import pyarrow as pa
-        import pyarrow.compute as pc
+
+        from keyed.windows.vectorized.row_groups import grouped, pc, plain_column
 
         due = self.waiting.take((_TIME, "<=", watermark))
         table, self._table = self._table, None
         if table is not None:
-            times = _times(table)
+            # A row without a timestamp has the lowest one, so that it does not wait.
+            times: Any = pa.repeat(MIN_TIMESTAMP, table.num_rows)
+            if TIMESTAMP_COLUMN in table.column_names:
+                times = table.column(TIMESTAMP_COLUMN).fill_null(MIN_TIMESTAMP)
             table = table.select(list(self._columns)).append_column(_TIME, times).cast(due.schema)
             is_due = pc.less_equal(table.column(_TIME), pa.scalar(watermark, pa.int64()))
             self.waiting.upsert(table.filter(pc.invert(is_due)))
-            due = self._latest(pa.concat_tables([due, table.filter(is_due)]))
+            due = pa.concat_tables([due, table.filter(is_due)])
+            # The last row of each key and item counts.
+            groups = grouped([plain_column(due.column(name)) for name in (*self.keys, self.item)])
+            if groups.count < due.num_rows:
+                due = due.take(pa.array(groups.last_rows()))
         if due.num_rows:
             ctx.emit(self._ranked(due))
-
-    def _latest(self, rows: pa.Table) -> pa.Table:
-        """Return the last row of each key and item."""
-        import pyarrow as pa
-
-        from keyed.windows.vectorized.row_groups import grouped, plain_column
-
-        groups = grouped([plain_column(rows.column(name)) for name in (*self.keys, self.item)])
-        return rows if groups.count == rows.num_rows else rows.take(pa.array(groups.last_rows()))
 
     def _ranked(self, rows: pa.Table) -> pa.Table:
         """Return the first rows of each key with their ranks."""
@@ -107,13 +106,3 @@ class TopN(VectorizedFunction):
             .append_column("rank", pa.array(rank[chosen]))
             .append_column(TIMESTAMP_COLUMN, pc.if_else(is_timed, times, pa.scalar(None, pa.int64())))
         )
-
-
-def _times(table: pa.Table) -> Any:
-    """Return the timestamps of rows; for a missing one the lowest value, so that the row does not wait."""
-    import pyarrow as pa
-
-    if TIMESTAMP_COLUMN not in table.column_names:
-        return pa.repeat(MIN_TIMESTAMP, table.num_rows)
-    times: Any = table.column(TIMESTAMP_COLUMN)
-    return times.fill_null(MIN_TIMESTAMP)

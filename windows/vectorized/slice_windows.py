@@ -31,7 +31,7 @@ class SliceWindows(ColumnWindows):
     def __init__(self, definition: Definition, state: Any) -> None:
         super().__init__(definition, state)
         assigner: Any = definition.assigner
-        self._slices = Slices.of(assigner)
+        self._slices = Slices(assigner)
         self._slice = state.key[-1]
         # Otherwise single rows matter: because they fire windows, are late, or are in no window.
         is_simple = not self._lateness and definition.late_tag is None and self._slices.span == self._slices.step

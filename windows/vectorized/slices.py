@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from keyed.windows.assigning import HoppingWindows
@@ -25,7 +24,6 @@ def clamped(limit: int) -> int:
     return max(-_BEYOND, min(limit, _BEYOND))
 
 
-@attrs.frozen
 class Slices:
     """The slices of an assigner.
 
@@ -38,17 +36,10 @@ class Slices:
             windows.
     """
 
-    size: int
-    slide: int
-    offset: int
-    step: int
-    span: int
-
-    @classmethod
-    def of(cls, assigner: HoppingWindows) -> Slices:
-        """Make the slices of an assigner's windows."""
-        step = hopping_slice(assigner)
-        return cls(assigner.size_ms, assigner.slide_ms, assigner.offset_ms, step, min(step, assigner.size_ms))
+    def __init__(self, assigner: HoppingWindows) -> None:
+        self.size, self.slide, self.offset = assigner.size_ms, assigner.slide_ms, assigner.offset_ms
+        self.step = hopping_slice(assigner)
+        self.span = min(self.step, self.size)
 
     def starts(self, times: Any) -> Any:
         """Return the start of the slice that each time is in."""

@@ -19,7 +19,7 @@ def hopping(draw):
 
 @given(hopping(), TIMES, st.integers(-120, 120), st.integers(0, 40))
 def test_windows_of_slices_are_those_of_the_assigner(assigner, times, after, length):
-    slices = Slices.of(assigner)
+    slices = Slices(assigner)
     starts = slices.starts(np.array(times))
     rows, windows = slices.windows(starts, after, after + length)
     found = sorted(zip(rows.tolist(), windows.tolist(), strict=True))
