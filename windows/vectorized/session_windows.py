@@ -56,9 +56,8 @@ class VectorizedSessions(ColumnWindows):
             clock: The watermarks.
             ctx: Receives late rows, and firings of sessions that had ended before.
         """
-        keys = self.keys(table)
         stored = self._state.scan([(_START, "<=", int(times.max()) + self._gap), (_END, ">=", int(times.min()))])
-        numbers = grouped([concatenated(pair) for pair in zip(self.keys(stored), keys, strict=True)])
+        numbers = grouped([concatenated(pair) for pair in zip(self.keys(stored), self.keys(table), strict=True)])
         has_rows = np.zeros(numbers.count, dtype=bool)
         has_rows[numbers.ids[stored.num_rows :]] = True
         chosen = np.flatnonzero(has_rows[numbers.ids[: stored.num_rows]])
@@ -71,33 +70,23 @@ class VectorizedSessions(ColumnWindows):
         if not is_accepted.all():
             self.divert(ctx, table.filter(pa.array(~is_accepted)))
             kept = np.flatnonzero(is_accepted)
-            table, rows, keys = table.take(pa.array(kept)), rows.of(kept), pick(keys, kept)
-            timestamps = timestamps[kept]
+            table, rows, timestamps = table.take(pa.array(kept)), rows.of(kept), timestamps[kept]
         if not len(rows):
             return
         spans, span_of_row = spans_of(rows, self._gap, clock)
         plan = merged(open_, spans, clock)
         added = BatchRows(table, timestamps)
         if len(plan.fires):
-            self._fire_again(plan, stored, added, keys, span_of_row, ctx)
-        self._write(plan, stored, added, keys, span_of_row, clock, ctx)
+            self._fire_again(plan, stored, added, rows.keys, span_of_row, ctx)
+        self._write(plan, stored, added, span_of_row, clock, ctx)
 
-    def _write(
-        self,
-        plan: Merged,
-        stored: Any,
-        rows: BatchRows,
-        keys: list[Any],
-        span_of_row: Any,
-        clock: Clock,
-        ctx: BatchContext,
-    ) -> None:
+    def _write(self, plan: Merged, stored: Any, rows: BatchRows, spans: Any, clock: Clock, ctx: BatchContext) -> None:
         """Write the sessions that rows were added to.
 
         Sessions that end and are cleaned up within the batch are not stored; with long batches these are most of them.
         """
         session_of_open, session_of_span = np.split(plan.numbers, [stored.num_rows])
-        session_of_row = session_of_span[span_of_row]
+        session_of_row = session_of_span[spans]
         # Sessions without a new row do not change.
         is_changed = np.zeros(len(plan.sessions), dtype=bool)
         is_changed[session_of_span] = True
@@ -105,7 +94,7 @@ class VectorizedSessions(ColumnWindows):
         sessions = plan.sessions.of(is_changed)
         groups = Groups(place[session_of_row], len(sessions))
         parts = self._fold.of_rows(rows, groups)
-        columns = pick(keys, groups.first_rows())
+        columns = pick(self.keys(rows.table), groups.first_rows())
         old = np.flatnonzero(is_changed[session_of_open])
         if len(old):
             held = place[session_of_open[old]]
@@ -134,11 +123,10 @@ class VectorizedSessions(ColumnWindows):
         self.emit(ctx, self.keys(ended), starts, ends, self._fold.stored(ended))
 
     def _fire_again(
-        self, plan: Merged, stored: Any, rows: BatchRows, keys: list[Any], span_of_row: Any, ctx: BatchContext
+        self, plan: Merged, stored: Any, rows: BatchRows, key_of_row: Any, span_of_row: Any, ctx: BatchContext
     ) -> None:
         """Fire sessions during the batch, with their elements so far."""
-        open_count, span_count = stored.num_rows, len(plan.order) - stored.num_rows
-        spans = Groups(span_of_row, span_count)
+        spans = Groups(span_of_row, len(plan.order) - stored.num_rows)
         held = self._fold.stored(stored)
         pairs = zip(held, self._fold.of_rows(rows, spans), strict=True)
         parts: Parts = [concatenated(pair) for pair in pairs]
@@ -156,9 +144,6 @@ class VectorizedSessions(ColumnWindows):
             results = self._fold.merged(both, Groups(numbers, len(plan.fires)))
         # Any row of the key has its columns.
         row_of_key = np.full(int(plan.sessions.keys.max()) + 1, -1, dtype=np.int64)
-        first = spans.first_rows()
-        key_of_span = np.empty(len(plan.order), dtype=np.int64)
-        key_of_span[plan.order] = plan.sessions.keys[plan.numbers[plan.order]]
-        row_of_key[key_of_span[open_count:]] = first
+        row_of_key[key_of_row] = np.arange(len(key_of_row))
         fired = plan.fired
-        self.emit(ctx, pick(keys, row_of_key[fired.keys]), fired.starts, fired.ends, results)
+        self.emit(ctx, pick(self.keys(rows.table), row_of_key[fired.keys]), fired.starts, fired.ends, results)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
-from keyed.windows.vectorized.accumulators import BatchRows, Parts
+from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, pick, plain_column
 from keyed.windows.vectorized.slices import Slices, clamped
 from keyed.windows.vectorized.window_tables import ColumnWindows
@@ -45,8 +45,7 @@ class SliceWindows(ColumnWindows):
             return super().combine(table)
         times = self.times(table)
         starts = self._slices.starts(times)
-        keys, groups, parts = self._partials(table, times, starts)
-        return self.state_rows(keys, {self._slice: starts[groups.first_rows()], _ROWS: groups.sizes()}, parts)
+        return self._by_slice(table, times, starts, counts_rows=True)
 
     # In the key group -------------------------------------------------------------------------------------------
 
@@ -73,8 +72,7 @@ class SliceWindows(ColumnWindows):
         table, times, starts = table.take(pa.array(kept)), times[kept], starts[kept]
         if self._lateness:
             self._fire_again(table, times, starts, watermark, ctx)
-        keys, groups, parts = self._partials(table, times, starts)
-        return self.state_rows(keys, {self._slice: starts[groups.first_rows()]}, parts)
+        return self._by_slice(table, times, starts)
 
     def add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
         slices = self._slices
@@ -89,21 +87,22 @@ class SliceWindows(ColumnWindows):
             each = self._fold.of_rows(rows, Groups(np.arange(len(times)), len(times)))
             self.emit(ctx, pick(self.keys(table), ending), windows, windows + slices.size, each)
         if slices.last_windows(starts[:1])[0] + slices.size - 1 > now:
-            keys, groups, parts = self._partials(table, rows.times, starts)
-            self._merge(self.state_rows(keys, {self._slice: starts[groups.first_rows()]}, parts))
+            self._merge(self._by_slice(table, rows.times, starts))
 
     def _is_late(self, starts: Any, watermark: int) -> Any:
         """Return a mask of the slices that are in no window that is still kept."""
         last = self._slices.last_windows(starts) + (self._slices.size - 1)
         return last <= clamped(watermark - self._lateness)
 
-    def _partials(self, table: Any, times: Any, starts: Any) -> tuple[list[Any], Groups, Parts]:
-        """Return rows reduced to key and slice: key columns, groups and accumulators."""
+    def _by_slice(self, table: Any, times: Any, starts: Any, *, counts_rows: bool = False) -> Any:
+        """Return rows reduced to key and slice, as rows of the state; if asked, with their numbers of rows."""
         keys = self.keys(table)
         numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
         groups = grouped([*keys, numbers])
         parts = self._fold.of_rows(BatchRows(table, times), groups)
-        return pick(keys, groups.first_rows()), groups, parts
+        first = groups.first_rows()
+        columns = {self._slice: starts[first]} | ({_ROWS: groups.sizes()} if counts_rows else {})
+        return self.state_rows(pick(keys, first), columns, parts)
 
     def _merge(self, added: Any) -> None:
         """Merge slices into the state. A slice may occur several times."""
