@@ -36,12 +36,14 @@ def table_chunks(
             (`keyed.codec.keys.normalised`), and equal ones are one object, hashed once.
         times: Timestamps as a numpy array or list, or ``None``.
     """
+    import numpy as np
+
     if not table.num_rows:
         return
     table = table.combine_chunks()
     names, columns = table.column_names, [column.chunk(0) for column in table.columns]
     dictionary, codes = _dictionary(table, keys)
-    distinct = _objects([normalised(key) for key in dictionary])
+    distinct = np.fromiter(map(normalised, dictionary), dtype=object, count=len(dictionary))
     # Functions get the rows of the source unchanged.
     came = len(keys) == 1 and all(map(operator.is_, dictionary, distinct))
     single = names.index(keys[0]) if came else -1
@@ -62,14 +64,6 @@ def table_rows(table: Any) -> list[Any]:
     """Return the rows of an Arrow table."""
     columns = [column_values(column) for column in table.columns]
     return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
-
-
-def _objects(values: list[Any]) -> Any:
-    import numpy as np
-
-    objects = np.empty(len(values), dtype=object)
-    objects[:] = values
-    return objects
 
 
 def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
