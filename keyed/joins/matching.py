@@ -83,11 +83,6 @@ class Ordered:
         places = self.before(codes, times, inclusive=inclusive) - 1
         found = np.full(len(codes), -1)
         # The preceding row has this key unless it precedes the key's first row.
-        has = places >= codes_start(self._places, codes, len(self._times) + 1)
+        has = places >= np.searchsorted(self._places, codes * (len(self._times) + 1))
         found[has] = self.order[places[has]]
         return found
-
-
-def codes_start(places: Numbers, codes: Numbers, width: int) -> Numbers:
-    """Return the position at which the rows of each key begin."""
-    return np.searchsorted(places, codes * width)

@@ -97,7 +97,7 @@ class TableJoinColumns(_TableSides):
             has = np.flatnonzero(found >= 0)
             found[has[is_gone[found[has]]]] = -1
             chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(found >= 0)
-            left_times = lefts.column(TIME).to_numpy() if not lefts.column(TIME).null_count else _masked(lefts)
+            left_times: Numbers = np.ma.masked_equal(_times(lefts), _NO_TIME)
             self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (versions, found[chosen]), left_times[chosen])
         if versions.num_rows > count:
             last = np.unique(ordered.last(codes, np.full(len(codes), 2**63 - 1), inclusive=True))
@@ -207,8 +207,3 @@ def _times(rows: pa.Table, places: Numbers | None = None) -> Numbers:
     column: Any = rows.column(TIME)
     times: Numbers = column.fill_null(_NO_TIME).to_numpy().copy()
     return times if places is None else np.append(times, _NO_TIME)[places]
-
-
-def _masked(rows: pa.Table) -> Numbers:
-    times: Numbers = np.ma.masked_equal(_times(rows), _NO_TIME)
-    return times
