@@ -17,15 +17,6 @@ from keyed.errors import DefinitionError, StateAccessError
 from keyed.extending import TimerService, inner_state
 from keyed.windows.definition import Definition, declared_states, trigger_states
 
-_GETTERS = {
-    "value": "get_state",
-    "list": "get_list_state",
-    "map": "get_map_state",
-    "reducing": "get_reducing_state",
-    "aggregating": "get_aggregating_state",
-    "versioned": "get_versioned_state",
-}
-
 
 def bind_state(context: OpenContext, descriptor: Any, name: str, *, is_shown: bool) -> Any:
     """Return a declared state bound to the operator under ``name``, shown as a table of its own or not at all."""
@@ -33,7 +24,8 @@ def bind_state(context: OpenContext, descriptor: Any, name: str, *, is_shown: bo
     renamed.name = name
     if not is_shown:
         inner_state(renamed, is_shown=False)
-    bound = getattr(context, _GETTERS[descriptor.kind])(renamed)
+    getter = "get_state" if descriptor.kind == "value" else f"get_{descriptor.kind}_state"
+    bound = getattr(context, getter)(renamed)
     # The schema has the stored name. Messages have the name that the user declared.
     bound.name = descriptor.name or name
     return bound

@@ -27,7 +27,6 @@ from keyed.windows.vectorized.accumulators import (
     Timed,
 )
 from keyed.windows.vectorized.list_accumulators import AllValues, DistinctValues, Registers, TopValues, ValueCounts
-from keyed.windows.vectorized.python_accumulators import PythonAccumulator, PythonAggregate
 from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, pick
 
 #: Rows of a segment that are merged at a time by `Fold.running`.
@@ -196,8 +195,8 @@ def fold_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) 
 
 
 def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
-    if isinstance(aggregate, PythonAggregate):
-        return PythonAccumulator(aggregate)
+    if isinstance(aggregate, Accumulator):
+        return aggregate
     name, column = repr(aggregate), aggregate.column
     if isinstance(aggregate, Count):
         return CountColumn(column)

@@ -17,8 +17,8 @@ from keyed.windows.vectorized.row_groups import Groups
 
 
 @attrs.frozen(eq=False)
-class PythonAggregate:
-    """An aggregate function of values of a column; rows whose value is null do not count.
+class PythonAggregate(Accumulator):
+    """An aggregate function of values of a column, which is its own accumulator; rows whose value is null do not count.
 
     Attributes:
         function: A `keyed.AggregateFunction`, whose accumulators are plain data.
@@ -30,25 +30,13 @@ class PythonAggregate:
     column: str
     type: pa.DataType
     timed = False
-
-
-class PythonAccumulator(Accumulator):
-    """The accumulators of an aggregate function.
-
-    Args:
-        aggregate: The aggregate.
-    """
-
     parts = (("accumulator", "binary"),)
 
-    def __init__(self, aggregate: PythonAggregate) -> None:
-        self._aggregate = aggregate
-
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        function = self._aggregate.function
+        function = self.function
         accumulators: list[Any] = [None] * groups.count
         has_value = np.zeros(groups.count, dtype=bool)
-        for place, value in zip(groups.ids.tolist(), rows.column(self._aggregate.column).to_pylist(), strict=True):
+        for place, value in zip(groups.ids.tolist(), rows.column(self.column).to_pylist(), strict=True):
             if value is None:
                 continue
             if not has_value[place]:
@@ -59,7 +47,7 @@ class PythonAccumulator(Accumulator):
         return [pa.array(cells, pa.binary())]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
-        function = self._aggregate.function
+        function = self.function
         accumulators: list[Any] = [None] * groups.count
         counts = np.zeros(groups.count, dtype=int)
         for place, cell in zip(groups.ids.tolist(), parts[0].to_pylist(), strict=True):
@@ -75,9 +63,9 @@ class PythonAccumulator(Accumulator):
         return [pa.array(cells, pa.binary())]
 
     def result(self, parts: Parts) -> Any:
-        function = self._aggregate.function
+        function = self.function
         results = []
         for cell in parts[0].to_pylist():
             accumulator = function.create_accumulator() if cell is None else decode_tagged(cell)
             results.append(snapshot(function.get_result(accumulator)))
-        return pa.array(results, self._aggregate.type)
+        return pa.array(results, self.type)
