@@ -106,11 +106,7 @@ class StepSequence:
 
 def all_steps(pattern: StepSequence) -> Iterator[Step]:
     """Yield the steps of a pattern, with those of a group in its place."""
-    for step in pattern.steps:
-        if step.group is None:
-            yield step
-        else:
-            yield from all_steps(step.group)
+    return (step for step in every_step(pattern) if step.group is None)
 
 
 def check_pattern(pattern: StepSequence) -> None:
