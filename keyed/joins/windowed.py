@@ -29,21 +29,6 @@ class CoGroupOptions(JoinOptions, total=False):
     gap: int | timedelta | None
 
 
-class _Windows:
-    """Windows of a size, one every slide."""
-
-    def __init__(self, size: int | timedelta, slide: int | timedelta | None, offset: int | timedelta) -> None:
-        self.size = milliseconds_of(size, "size", least=1)
-        self.slide = self.size if slide is None else milliseconds_of(slide, "slide", least=1)
-        self.offset = milliseconds_of(offset, "offset", least=-MAX_TIMESTAMP)
-
-    def starts(self, time: int) -> range:
-        """Return the starts of the windows of a time, the earliest first."""
-        last = time - (time - self.offset) % self.slide
-        earlier = (self.size - 1 - (time - last)) // self.slide
-        return range(last - earlier * self.slide, last + 1, self.slide)
-
-
 class WindowCoGroup(TimedJoin):
     """Calls a function with both sides' elements of each key and window when the watermark passes its end.
 
@@ -90,7 +75,12 @@ class WindowCoGroup(TimedJoin):
                 "(with a slide and offset), or a gap alone"
             )
         self._gap_ms = None if gap is None else milliseconds_of(gap, "gap", least=1)
-        self.windows = None if size is None else _Windows(size, slide, offset)
+        #: Size, slide and offset.
+        self.windows: tuple[int, int, int] | None = None
+        if size is not None:
+            size_ms = milliseconds_of(size, "size", least=1)
+            slide_ms = size_ms if slide is None else milliseconds_of(slide, "slide", least=1)
+            self.windows = size_ms, slide_ms, milliseconds_of(offset, "offset", least=-MAX_TIMESTAMP)
         if gap is not None:
             #: The start of each open session by its end.
             self.sessions = MapState(int, int, name="session_starts")
@@ -98,14 +88,14 @@ class WindowCoGroup(TimedJoin):
     def __repr__(self) -> str:
         if self.windows is None:
             return f"{type(self).__name__}(gap={self._gap_ms} ms)"
-        return f"{type(self).__name__}({self.windows.size} ms every {self.windows.slide} ms)"
+        return f"{type(self).__name__}({self.windows[0]} ms every {self.windows[1]} ms)"
 
     def row_reason(self) -> str | None:
         return "windows are sessions" if self.windows is None else None
 
     def spans_ms(self) -> tuple[int, int, int]:
         assert self.windows is not None
-        return self.windows.size, self.windows.slide, self.windows.offset
+        return self.windows
 
     def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         from keyed.joins.window_columns import WindowColumns
@@ -120,7 +110,7 @@ class WindowCoGroup(TimedJoin):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         end = timestamp + 1
-        start = self.sessions.pop(end) if self.windows is None else end - self.windows.size
+        start = self.sessions.pop(end) if self.windows is None else end - self.windows[0]
         lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
         yield from self.cogroup(start, end, list(lefts.get()), list(rights.get())) or ()
         lefts.clear()
@@ -132,7 +122,10 @@ class WindowCoGroup(TimedJoin):
         if self.windows is None:
             windows = [self._session(time, service)]
         else:
-            windows = [(start, start + self.windows.size) for start in self.windows.starts(time)]
+            size, slide, offset = self.windows
+            last = time - (time - offset) % slide
+            earlier = (size - 1 - (time - last)) // slide
+            windows = [(start, start + size) for start in range(last - earlier * slide, last + 1, slide)]
         for start, end in windows:
             if end - 1 > watermark:
                 is_late = False
