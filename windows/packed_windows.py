@@ -55,6 +55,11 @@ class _PackedWindows:
         self._context = WindowContext(definition, context, merging=layout == "sessions")
         self._emission = Emission(definition, self._cells, self._context)
 
+    @staticmethod
+    def _emit(values: Iterable[Any], time: int | None, ctx: Context) -> None:
+        for value in values:
+            ctx.collect(value, time)
+
     def _clock(self, ctx: Context) -> int:
         """Return the clock of the windows."""
         timers = ctx.timer_service()
@@ -123,9 +128,7 @@ class PaneWindows(_PackedWindows):
         size, clock, first = self._size, ctx.timer_service().current_watermark(), self._first_window(start)
         window = min(self._floor(start), self._floor(clock + 1 - size))
         while window >= first and window + size - 1 + self._lateness > clock:
-            last = self._last(window)
-            for value in self._outputs(window, panes, ctx):
-                ctx.collect(value, last)
+            self._emit(self._outputs(window, panes, ctx), min(window + size - 1, MAX_TIMESTAMP), ctx)
             window -= self._slide
 
     def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
@@ -140,8 +143,8 @@ class PaneWindows(_PackedWindows):
         cells = self._cells.create()
         self._cells.add(cells, 0, element, timestamp)
         self._context.enter(ctx)
-        for value in self._emission.of_bounds(ctx.get_current_key(), window, window + self._size, cells, 0):
-            ctx.collect(value, now)
+        end = window + self._size
+        self._emit(self._emission.of_bounds(ctx.get_current_key(), window, end, cells, 0), now, ctx)
         return window == self._floor(start)
 
     def _open_slice(self, panes: list[Any] | None, start: int, element: Any, ctx: Context) -> list[Any] | None:
@@ -184,8 +187,7 @@ class PaneWindows(_PackedWindows):
         latest -= (latest - offset) % slide
         if self._is_over(ctx):
             for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
-                for value in self._outputs(window, panes, ctx):
-                    ctx.collect(value, window + size - 1)
+                self._emit(self._outputs(window, panes, ctx), window + size - 1, ctx)
             self._state.clear()
             return None
         is_end = latest + size == end
@@ -208,8 +210,7 @@ class PaneWindows(_PackedWindows):
             self._register(max(self._first_window(least), latest + slide) + size - 1, ctx)
         if self._event_time or values is None:
             return values
-        for value in values:
-            ctx.collect(value, timestamp)
+        self._emit(values, timestamp, ctx)
         return None
 
     def _fire_last(self, ctx: OnTimerContext) -> None:
@@ -220,8 +221,7 @@ class PaneWindows(_PackedWindows):
         while earlier + size - 1 >= MAX_TIMESTAMP:
             window, earlier = earlier, earlier - self._slide
         while window <= MAX_TIMESTAMP:
-            for value in self._outputs(window, panes, ctx):
-                ctx.collect(value, MAX_TIMESTAMP)
+            self._emit(self._outputs(window, panes, ctx), MAX_TIMESTAMP, ctx)
             window += self._slide
         self._state.clear()
 
@@ -258,10 +258,6 @@ class PaneWindows(_PackedWindows):
         """Return the start of the earliest window that contains the slice at ``start``."""
         earliest = start + self._span - self._size
         return earliest + (self._offset - earliest) % self._slide
-
-    def _last(self, window: int) -> int:
-        """Return the last timestamp of the window that starts at ``window``."""
-        return min(window + self._size - 1, MAX_TIMESTAMP)
 
 
 class PackedSessions(_PackedWindows):
@@ -317,8 +313,7 @@ class PackedSessions(_PackedWindows):
         last = sessions[at + _END] - 1
         if last <= clock and self._event_time:
             # Late, but allowed: the session has fired and fires again.
-            for value in self._outputs(sessions, at, ctx):
-                ctx.collect(value, last)
+            self._emit(self._outputs(sessions, at, ctx), last, ctx)
             last = min(last + self._lateness, MAX_TIMESTAMP)
         if last < sessions[at + _TIMER]:
             sessions[at + _TIMER] = last
@@ -366,9 +361,7 @@ class PackedSessions(_PackedWindows):
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
                 # Outputs that an event-time timer collects get the timer's time.
-                time = None if self._event_time else last
-                for value in self._outputs(sessions, at, ctx):
-                    ctx.collect(value, time)
+                self._emit(self._outputs(sessions, at, ctx), None if self._event_time else last, ctx)
             cleanup = min(last + self._lateness, MAX_TIMESTAMP)
             if cleanup <= timestamp or is_over:
                 del sessions[at : at + stride]
