@@ -46,7 +46,11 @@ class BatchRows:
 
 
 class Accumulator:
-    """An aggregate on this path.
+    """An aggregate of a column on this path.
+
+    Args:
+        column: The column.
+        parts: The parts.
 
     Attributes:
         parts: Name and column type of each part.
@@ -58,6 +62,10 @@ class Accumulator:
     parts: tuple[tuple[str, str], ...]
     operations: tuple[str, ...] | None = None
     neutral: tuple[Any, ...] = ()
+
+    def __init__(self, column: Any, *parts: tuple[str, str]) -> None:
+        self._column = column
+        self.parts = parts
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         """Return the parts of rows; each group has at least one row."""
@@ -88,12 +96,11 @@ class _Simple(Accumulator):
 class CountColumn(_Simple):
     """Number of rows, or of values that are not null."""
 
-    parts = (("count", "bigint"),)
     operations = ("sum",)
     neutral = (0,)
 
     def __init__(self, column: str | None) -> None:
-        self._column = column
+        super().__init__(column, ("count", "bigint"))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         if self._column is not None:
@@ -113,24 +120,21 @@ class SumColumn(_Simple):
     """
 
     def __init__(self, column: str, type_: str, name: str) -> None:
-        self._column = column
         self._name = name
         self.is_integer = type_.endswith("int")
         if self.is_integer:
-            self.parts: tuple[tuple[str, str], ...] = (("high", "bigint"), ("low", "bigint"))
-        elif type_.startswith("decimal"):
-            self.parts = (("sum", f"decimal(38,{decimal_of(type_)[1]})"),)
+            super().__init__(column, ("high", "bigint"), ("low", "bigint"))
         else:
-            self.parts = (("sum", "double"),)
+            is_decimal = type_.startswith("decimal")
+            super().__init__(column, ("sum", f"decimal(38,{decimal_of(type_)[1]})" if is_decimal else "double"))
         self.operations = ("sum",) * len(self.parts)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         if self.is_integer:
             return _limbs(column.cast(pa.int64()), groups)
-        if pa.types.is_decimal(column.type):
-            return [reduced(column.cast(pa.decimal128(38, column.type.scale)), groups, "sum")]
-        return [reduced(column.cast(pa.float64()), groups, "sum")]
+        wide = pa.decimal128(38, column.type.scale) if pa.types.is_decimal(column.type) else pa.float64()
+        return [reduced(column.cast(wide), groups, "sum")]
 
     def result(self, parts: Parts) -> Any:
         if not self.is_integer:
@@ -192,11 +196,10 @@ class Moments(Accumulator):
         root: Return the root.
     """
 
-    parts = (("count", "bigint"), ("mean", "double"), ("m2", "double"))
     neutral = (0, 0.0, 0.0)
 
     def __init__(self, column: str, *, sample: bool, root: bool) -> None:
-        self._column = column
+        super().__init__(column, ("count", "bigint"), ("mean", "double"), ("m2", "double"))
         self._sample = sample
         self._root = root
 
@@ -231,8 +234,7 @@ class Extreme(_Simple):
     """
 
     def __init__(self, column: str, type_: str, operation: str) -> None:
-        self._column = column
-        self.parts = ((operation, type_),)
+        super().__init__(column, (operation, type_))
         self.operations = (operation,)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
@@ -250,10 +252,9 @@ class Timed(Accumulator):
     """
 
     def __init__(self, column: str, type_: str, *, latest: bool, ignore_nulls: bool) -> None:
-        self._column = column
+        super().__init__(column, ("value", type_), ("time", "bigint"))
         self._latest = latest
         self._ignore_nulls = ignore_nulls
-        self.parts = (("value", type_), ("time", "bigint"))
         #: A time that loses to every other.
         self._never = MIN_TIMESTAMP if latest else MAX_TIMESTAMP
         self.neutral = (None, self._never)
@@ -286,10 +287,9 @@ class Arrived(Accumulator):
     neutral = (None, False)
 
     def __init__(self, column: str, type_: str, *, latest: bool, ignore_nulls: bool) -> None:
-        self._column = column
+        super().__init__(column, ("value", type_), ("there", "boolean"))
         self._latest = latest
         self._ignore_nulls = ignore_nulls
-        self.parts = (("value", type_), ("there", "boolean"))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
@@ -317,10 +317,9 @@ class Ranked(Accumulator):
     """
 
     def __init__(self, column: str, type_: str, by: str, by_type: str, operation: str) -> None:
-        self._column = column
+        super().__init__(column, ("value", type_), ("rank", by_type))
         self._by = by
         self._operation = operation
-        self.parts = (("value", type_), ("rank", by_type))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self.merged([rows.column(self._column), rows.column(self._by)], groups)

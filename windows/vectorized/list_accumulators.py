@@ -65,10 +65,9 @@ class AllValues(_Lists):
     """
 
     def __init__(self, column: str, type_: str, *, ignore_nulls: bool, limit: int | None) -> None:
-        self._column = column
+        super().__init__(column, ("values", f"array<{type_}>"))
         self._limit = limit
         self._ignore_nulls = ignore_nulls
-        self.parts = (("values", f"array<{type_}>"),)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         of = self._of_values if self._ignore_nulls else self._of_items
@@ -89,10 +88,9 @@ class DistinctValues(_Lists):
     """
 
     def __init__(self, column: str, type_: str, *, limit: int | None, count: bool) -> None:
-        self._column = column
+        super().__init__(column, ("values", f"array<{type_}>"))
         self._limit = limit
         self._count = count
-        self.parts = (("values", f"array<{type_}>"),)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
@@ -128,9 +126,8 @@ class ValueCounts(_Lists):
     """
 
     def __init__(self, k: int, column: str, type_: str) -> None:
+        super().__init__(column, ("values", f"array<{type_}>"), ("counts", "array<bigint>"))
         self._k = k
-        self._column = column
-        self.parts = (("values", f"array<{type_}>"), ("counts", "array<bigint>"))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
@@ -198,10 +195,9 @@ class Registers(_Lists):
     """
 
     def __init__(self, column: str, precision: int) -> None:
-        self._column = column
-        self._precision = precision
         # Registers of another precision are a different state.
-        self.parts = ((f"registers_{precision}", "array<int>"),)
+        super().__init__(column, (f"registers_{precision}", "array<int>"))
+        self._precision = precision
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)

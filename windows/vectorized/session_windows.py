@@ -17,7 +17,7 @@ import pyarrow as pa
 from keyed import MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
-from keyed.windows.vectorized.accumulators import BatchRows, Parts
+from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pick
 from keyed.windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
 from keyed.windows.vectorized.slices import clamped
@@ -128,8 +128,7 @@ class VectorizedSessions(ColumnWindows):
         """Fire sessions during the batch, with their elements so far."""
         spans = Groups(span_of_row, len(plan.order) - stored.num_rows)
         held = self._fold.stored(stored)
-        pairs = zip(held, self._fold.of_rows(rows, spans), strict=True)
-        parts: Parts = [concatenated(pair) for pair in pairs]
+        parts = [concatenated(pair) for pair in zip(held, self._fold.of_rows(rows, spans), strict=True)]
         # Most sessions do not fire during the batch.
         segments = plan.numbers[plan.order]
         fires = np.zeros(len(plan.sessions), dtype=bool)
