@@ -113,8 +113,7 @@ def _unsupported(type_: Any) -> str | None:
         parts = [type_.field(index).type for index in range(type_.num_fields)]
         return next((reason for part in parts if (reason := _unsupported(part))), None)
     known = (
-        types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)
-        or types.is_temporal(type_) or types.is_string(type_) or types.is_large_string(type_)
-        or types.is_binary(type_) or types.is_large_binary(type_)
+        types.is_decimal(type_) or types.is_string(type_) or types.is_large_string(type_) or types.is_binary(type_)
+        or types.is_large_binary(type_) or (types.is_primitive(type_) and not types.is_interval(type_))
     )  # fmt: skip
-    return None if known and not types.is_interval(type_) else "this type cannot be stored in a table"
+    return None if known else "this type cannot be stored in a table"
