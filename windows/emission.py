@@ -14,6 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -50,7 +51,7 @@ class Emission:
         self._process = definition.process
         self._one_key = len(definition.key_names) == 1
         self._has_bounds = definition.assigner.window_type is not GlobalWindow
-        self._of_result: Callable[[list[Any]], Any] = _first
+        self._of_result: Callable[[list[Any]], Any] = itemgetter(0)
         self._make: Callable[[Sequence[Any]], Any] | None = None
         self._has_times = definition.timestamps
         self.of_bounds: OfBounds = self._of_bounds
@@ -131,7 +132,3 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
         return make
     return tuple
-
-
-def _first(results: list[Any]) -> Any:
-    return results[0]

@@ -8,7 +8,7 @@ windows merge: the pair of each window in flight and its state window, both as t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any
 
@@ -134,7 +134,7 @@ class GeneralWindows:
             self._fire(window, contents)
         if result.purges:
             contents.clear()
-        self._register_cleanup(window)
+        self._at_cleanup(window, self._register)
         if self._definition.idle_timeout_ms is not None:
             time = min(now + self._definition.idle_timeout_ms, MAX_TIMESTAMP)
             triggering.timers.set_timer((_IDLE, *window), time, TimeDomain.PROCESSING_TIME)
@@ -160,10 +160,8 @@ class GeneralWindows:
         if is_idle:
             self._close_idle(window, contents, timers.current_watermark())
             return
-        if is_event:
-            result = self._trigger.on_event_time(timestamp, window, self._triggering)
-        else:
-            result = self._trigger.on_processing_time(timestamp, window, self._triggering)
+        act = self._trigger.on_event_time if is_event else self._trigger.on_processing_time
+        result = act(timestamp, window, self._triggering)
         if result.fires:
             self._fire(window, contents)
         if result.purges:
@@ -176,7 +174,7 @@ class GeneralWindows:
         if self._event_time and window.max_timestamp() <= watermark:
             return
         self._fire(window, contents)
-        self._delete_cleanup(window)
+        self._at_cleanup(window, self._delete)
         self._clean_up(window, contents)
 
     # Windows ----------------------------------------------------------------------------------------------------
@@ -226,15 +224,11 @@ class GeneralWindows:
             return value  # type: ignore[no-any-return]
         return [value]
 
-    def _register_cleanup(self, window: Any) -> None:
+    def _at_cleanup(self, window: Any, change_timer: Callable[[int], None]) -> None:
+        """Register or delete the timer that cleans a window up."""
         time = self._definition.cleanup_time(window)
         if time < MAX_TIMESTAMP:  # the window never ends
-            self._register(time)
-
-    def _delete_cleanup(self, window: Any) -> None:
-        time = self._definition.cleanup_time(window)
-        if time < MAX_TIMESTAMP:
-            self._delete(time)
+            change_timer(time)
 
     def _clean_up(self, window: Any, contents: Any) -> None:
         """Remove all state of a window."""
@@ -296,7 +290,7 @@ class GeneralWindows:
         for window in merge.merged:
             triggering.current = window
             self._trigger.clear(window, triggering)
-            self._delete_cleanup(window)
+            self._at_cleanup(window, self._delete)
             if self._definition.idle_timeout_ms is not None:
                 triggering.timers.cancel_timer((_IDLE, *window), TimeDomain.PROCESSING_TIME)
         target = self._contents.namespace(tuple(merge.state_window))

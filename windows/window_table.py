@@ -66,7 +66,7 @@ def describe(definition: Definition, layout: str, **more: Any) -> dict[str, Any]
     described: dict[str, Any] = {
         "view": "windows",
         "layout": layout,
-        "bounds": _bounds(assigner.window_type),
+        "bounds": [f"window_{field}" for field in getattr(assigner.window_type, "_fields", ("bounds",))],
         "event_time": assigner.event_time,
         "keys": [known.get(name) for name in definition.key_names],
         "results": [
@@ -89,12 +89,6 @@ def describe(definition: Definition, layout: str, **more: Any) -> dict[str, Any]
 def _named(definition: Definition) -> dict[str, AnyAggregate]:
     """Return the aggregates by column; a single unnamed aggregate has the column ``result``."""
     return definition.named or dict(zip(("result",), definition.aggregates, strict=False))
-
-
-def _bounds(window_type: Any) -> list[str]:
-    """Return the columns of a window."""
-    fields = getattr(window_type, "_fields", ("bounds",))
-    return [f"window_{field}" for field in fields]
 
 
 def _type_of(aggregate: AnyAggregate, columns: Mapping[str, str]) -> str | None:
