@@ -313,9 +313,8 @@ def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
     for stage in stages:
         if names.count(stage.name) > 1:
             raise DefinitionError(f"operator name {stage.name!r} is used twice in this query; give name=... to one")
-        if stage.changelog is not None and any(
-            stage.changelog == other.changelog for other in stages if other is not stage
-        ):
+        others = [other.changelog for other in stages if other is not stage]
+        if stage.changelog is not None and stage.changelog in others:
             raise DefinitionError(
                 f"changelog={stage.changelog!r} is used by two operators of this query; give each its own"
             )

@@ -138,10 +138,8 @@ class LookupJoin(VectorizedFunction):
             part = unknown[start : start + self._keys_per_call]
             requested = [key[0] if len(key) == 1 else key for key in part]
             found = self._requested(requested)
-            rows += [
-                (*key, *self._columns_of(found.get(one)), one in found)
-                for key, one in zip(part, requested, strict=True)
-            ]
+            pairs = zip(part, requested, strict=True)
+            rows += [(*key, *self._columns_of(found.get(one)), one in found) for key, one in pairs]
         if rows:
             self._cache.upsert(table_of(rows, self._stored, "the results of lookup"))
 

@@ -186,10 +186,8 @@ class Pattern(StepSequence):
         if isinstance(step, Pattern):
             if contiguity.startswith("not_") or where is not None:
                 raise DefinitionError(f"{contiguity}: a group takes no condition, and may not be negative")
-            names = step.step_names
-            return attrs.evolve(
-                self, steps=(*self.steps, Step(name="-".join(names), contiguity=contiguity, group=step))
-            )
+            group = Step(name="-".join(step.step_names), contiguity=contiguity, group=step)
+            return attrs.evolve(self, steps=(*self.steps, group))
         if not isinstance(step, str) or not step:
             call = contiguity if self.steps else "begin"
             raise DefinitionError(f"{call}: the step {step!r} needs a name, as in {call}('small')")

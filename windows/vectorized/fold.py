@@ -69,8 +69,7 @@ class Fold:
             filled = [*accumulator.neutral, *[None] * len(accumulator.parts)]
             self._neutral += filled[: len(accumulator.parts)]
         is_whole = len(operations) == len(self.columns)
-        names = [name for name, _ in self.columns]
-        self.operations = dict(zip(names, operations, strict=True)) if is_whole else None
+        self.operations = dict(zip(dict(self.columns), operations, strict=True)) if is_whole else None
         self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
 
     def stored(self, table: Any) -> Parts:
