@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
-from keyed.extending import inner_state
+from keyed.extending import TimerService, inner_state
 from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.cells import Cells
 from keyed.windows.definition import Definition, hopping_slice
@@ -60,20 +60,19 @@ class _PackedWindows:
         for value in values:
             ctx.collect(value, time)
 
-    def _clock(self, ctx: Context) -> int:
+    def _clock(self, timers: TimerService) -> int:
         """Return the clock of the windows."""
-        timers = ctx.timer_service()
         return timers.current_watermark() if self._event_time else timers.current_processing_time()
 
-    def _register(self, time: int, ctx: Context) -> None:
+    def _register(self, time: int, timers: TimerService) -> None:
         if self._event_time:
-            ctx.timer_service().register_event_time_timer(min(time, MAX_TIMESTAMP))
+            timers.register_event_time_timer(min(time, MAX_TIMESTAMP))
         else:
-            ctx.timer_service().register_processing_time_timer(min(time, MAX_TIMESTAMP))
+            timers.register_processing_time_timer(min(time, MAX_TIMESTAMP))
 
-    def _is_over(self, ctx: Context) -> bool:
+    def _is_over(self, timers: TimerService) -> bool:
         """Return true at the end of the input, where new processing-time timers do not fire any more."""
-        return not self._event_time and ctx.timer_service().current_watermark() == MAX_TIMESTAMP
+        return not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
 
 
 class PaneWindows(_PackedWindows):
@@ -149,7 +148,8 @@ class PaneWindows(_PackedWindows):
 
     def _open_slice(self, panes: list[Any] | None, start: int, element: Any, ctx: Context) -> list[Any] | None:
         """Append a slice and set its timers; ``None`` if the element is late for all of its windows."""
-        clock, size, lateness = self._clock(ctx), self._size, self._lateness
+        timers = ctx.timer_service()
+        clock, size, lateness = self._clock(timers), self._size, self._lateness
         last = self._floor(start)
         if self._event_time and min(last + size - 1 + lateness, MAX_TIMESTAMP) <= clock:
             self._divert_if_late(element, start, ctx)
@@ -158,9 +158,9 @@ class PaneWindows(_PackedWindows):
         if window + size - 1 <= clock:
             window = self._floor(clock + 1 - size) + self._slide
         if window <= last:
-            self._register(window + size - 1, ctx)
+            self._register(window + size - 1, timers)
         if lateness:
-            self._register(last + size - 1 + lateness, ctx)
+            self._register(last + size - 1 + lateness, timers)
         panes = [] if panes is None else panes
         panes.append(start)
         panes += self._cells.create()
@@ -185,7 +185,7 @@ class PaneWindows(_PackedWindows):
         end = timestamp + 1
         latest = end - size
         latest -= (latest - offset) % slide
-        if self._is_over(ctx):
+        if self._is_over(ctx.timer_service()):
             for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
                 self._emit(self._outputs(window, panes, ctx), window + size - 1, ctx)
             self._state.clear()
@@ -207,7 +207,7 @@ class PaneWindows(_PackedWindows):
             self._state.update(kept)
         # Where slices are windows, each has its own timer.
         if is_end and least is not None and slide < size:
-            self._register(max(self._first_window(least), latest + slide) + size - 1, ctx)
+            self._register(max(self._first_window(least), latest + slide) + size - 1, ctx.timer_service())
         if self._event_time or values is None:
             return values
         self._emit(values, timestamp, ctx)
@@ -302,7 +302,8 @@ class PackedSessions(_PackedWindows):
 
     def _process(self, element: Any, ctx: Context, sessions: list[Any], time: int, end: int) -> None:
         """Add an element to its session; open or merge sessions."""
-        clock = self._clock(ctx)
+        timers = ctx.timer_service()
+        clock = self._clock(timers)
         at = self._join(sessions, time, min(end, MAX_TIMESTAMP + 1), clock)
         if at < 0:
             if time + self._lateness <= clock:
@@ -317,7 +318,7 @@ class PackedSessions(_PackedWindows):
             last = min(last + self._lateness, MAX_TIMESTAMP)
         if last < sessions[at + _TIMER]:
             sessions[at + _TIMER] = last
-            self._register(last, ctx)
+            self._register(last, timers)
 
     def _join(self, sessions: list[Any], time: int, end: int, clock: int) -> int:
         """Find, merge or open the session of an element. Return its position, −1 if the element is too late for any."""
@@ -355,7 +356,8 @@ class PackedSessions(_PackedWindows):
         sessions = self._state.value()
         if sessions is None:
             return
-        stride, is_over, is_changed = self._stride, self._is_over(ctx), False
+        timers = ctx.timer_service()
+        stride, is_over, is_changed = self._stride, self._is_over(timers), False
         for at in self._due(sessions, timestamp):
             is_changed = True
             last = sessions[at + _END] - 1
@@ -368,7 +370,7 @@ class PackedSessions(_PackedWindows):
                 continue
             following = last if last > timestamp else cleanup
             sessions[at + _TIMER] = following
-            self._register(following, ctx)
+            self._register(following, timers)
         if is_changed:
             self._state.update(sessions or None)
 
