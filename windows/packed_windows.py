@@ -60,19 +60,11 @@ class _PackedWindows:
         for value in values:
             ctx.collect(value, time)
 
-    def _clock(self, timers: TimerService) -> int:
-        """Return the clock of the windows."""
-        return timers.current_watermark() if self._event_time else timers.current_processing_time()
-
     def _register(self, time: int, timers: TimerService) -> None:
         if self._event_time:
             timers.register_event_time_timer(min(time, MAX_TIMESTAMP))
         else:
             timers.register_processing_time_timer(min(time, MAX_TIMESTAMP))
-
-    def _is_over(self, timers: TimerService) -> bool:
-        """Return true at the end of the input, where new processing-time timers do not fire any more."""
-        return not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
 
 
 class PaneWindows(_PackedWindows):
@@ -149,7 +141,8 @@ class PaneWindows(_PackedWindows):
     def _open_slice(self, panes: list[Any] | None, start: int, element: Any, ctx: Context) -> list[Any] | None:
         """Append a slice and set its timers; ``None`` if the element is late for all of its windows."""
         timers = ctx.timer_service()
-        clock, size, lateness = self._clock(timers), self._size, self._lateness
+        clock = timers.current_watermark() if self._event_time else timers.current_processing_time()
+        size, lateness = self._size, self._lateness
         last = self._floor(start)
         if self._event_time and min(last + size - 1 + lateness, MAX_TIMESTAMP) <= clock:
             self._divert_if_late(element, start, ctx)
@@ -185,7 +178,8 @@ class PaneWindows(_PackedWindows):
         end = timestamp + 1
         latest = end - size
         latest -= (latest - offset) % slide
-        if self._is_over(ctx.timer_service()):
+        if not self._event_time and ctx.timer_service().current_watermark() == MAX_TIMESTAMP:
+            # The end of the input: new timers do not fire any more.
             for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
                 self._emit(self._outputs(window, panes, ctx), window + size - 1, ctx)
             self._state.clear()
@@ -303,7 +297,7 @@ class PackedSessions(_PackedWindows):
     def _process(self, element: Any, ctx: Context, sessions: list[Any], time: int, end: int) -> None:
         """Add an element to its session; open or merge sessions."""
         timers = ctx.timer_service()
-        clock = self._clock(timers)
+        clock = timers.current_watermark() if self._event_time else timers.current_processing_time()
         at = self._join(sessions, time, min(end, MAX_TIMESTAMP + 1), clock)
         if at < 0:
             if time + self._lateness <= clock:
@@ -357,20 +351,27 @@ class PackedSessions(_PackedWindows):
         if sessions is None:
             return
         timers = ctx.timer_service()
-        stride, is_over, is_changed = self._stride, self._is_over(timers), False
+        stride, is_changed = self._stride, False
+        # At the end of the input, new processing-time timers do not fire any more.
+        is_over = not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
         for at in self._due(sessions, timestamp):
             is_changed = True
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
                 # Outputs that an event-time timer collects get the timer's time.
-                self._emit(self._outputs(sessions, at, ctx), None if self._event_time else last, ctx)
+                time = None if self._event_time else last
+                for value in self._outputs(sessions, at, ctx):
+                    ctx.collect(value, time)
             cleanup = min(last + self._lateness, MAX_TIMESTAMP)
             if cleanup <= timestamp or is_over:
                 del sessions[at : at + stride]
                 continue
             following = last if last > timestamp else cleanup
             sessions[at + _TIMER] = following
-            self._register(following, timers)
+            if self._event_time:
+                timers.register_event_time_timer(following)
+            else:
+                timers.register_processing_time_timer(following)
         if is_changed:
             self._state.update(sessions or None)
 

@@ -180,7 +180,6 @@ class WindowTable:
         self._hops = self._is_sliced and self._step < (self._size or 0)
         self.is_apart = not self._hops and self._layout != "elements"
         self._aggregates = _aggregates(described, self._names, function)
-        self._adds = self._layout == "elements" and self._names != [_ELEMENTS]
         self._reads = all(aggregate and "column" in aggregate for _, _, aggregate in described["results"]) or function
 
     # Rows -------------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def compiled(pattern: StepSequence) -> Automaton:
     Raises:
         DefinitionError: A loop could repeat without a row.
     """
-    compiler = _Compiler(pattern.within_ms)
+    compiler = _Compiler()
     start = compiler.compile(pattern)
     automaton = Automaton(tuple(compiler.states), start, pattern.within_ms)
     _check_loops(automaton)
@@ -213,9 +213,8 @@ def _check_loops(automaton: Automaton) -> None:
 class _Compiler:
     """Creates the states of a pattern, as Flink's ``NFAFactoryCompiler``. The names of its methods are Flink's."""
 
-    def __init__(self, within_ms: int | None) -> None:
+    def __init__(self) -> None:
         self.states: list[AutomatonState] = []
-        self._within_ms = within_ms
         self._stops: dict[str, AutomatonState] = {}
         #: Whether the first repetition of a group is compiled.
         self._first_of_loop: dict[Step, bool] = {}
