@@ -13,7 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import attrs
 import msgspec
@@ -162,7 +162,7 @@ def row() -> bytes:
 
 
 PAYLOAD = wire.RowsEncoder(TABLE.schema, None).payload(
-    TABLE.combine_chunks().to_batches()[0], 1, 2, wire.mark_content(wire.TaskMark(5, False, {}))
+    TABLE.combine_chunks().to_batches()[0], 1, 2, wire.encoded_mark(wire.TaskMark(5, False, {}))
 )
 
 #: Each decoder with something that it decodes.
@@ -199,7 +199,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         spark_position.encode_position(spark_position.SparkPosition(5, ["{}"])),
     ),
     "mark of a sink's folder": (lambda data: decode_mark(data, "here"), encode_mark(["query"])),
-    "payload": (lambda data: wire.read_payload(data).table(TABLE.schema), PAYLOAD),
+    "payload": (lambda data: cast("wire.PackedRows", wire.read_payload(data)).table(TABLE.schema), PAYLOAD),
     "snapshot": (MemoryCommitStore().restore, snapshot()),
     "key of a topic's record": (RecordKeys("op", "here").address, RecordKeys("op", "here").key(*CHANGES[0][:2])),
     "migrated value": (with_fields(value_codec(Pair).fingerprint, {"new": 5})[1], value_codec(Pair).encode(Pair(1))),

@@ -18,7 +18,7 @@ from keyed.errors import DefinitionError, EncodingError
 from keyed.job.graph import Keys, Source, Stage
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.group_ids import group_ids
-from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark
+from keyed.runtimes.spark.worker.wire import TaskMark, encode_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,9 +175,9 @@ def packed_ticks(
     else:
         return None
     mark = TaskMark(None, end, {})
-    payload = f"X'{encode_mark(mark).hex()}'"
+    payload = f"X'{encode_payload(mark).hex()}'"
     if tick is files:
-        first = encode_mark(msgspec.structs.replace(mark, starts_run=True))
+        first = encode_payload(msgspec.structs.replace(mark, starts_run=True))
         payload = f"CASE WHEN value = '{STARTS_RUN}' THEN X'{first.hex()}' ELSE {payload} END"
     groups = json.dumps(group_ids(parallelism))
     ticks: DataFrame = tick.selectExpr(

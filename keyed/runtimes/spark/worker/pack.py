@@ -39,13 +39,13 @@ from keyed.runtimes.spark.worker.wire import (
     STATE,
     TIMESTAMP,
     GroupMark,
+    PackedNote,
     RowsEncoder,
     TaskMark,
     chunk_note,
     chunk_prefix,
-    encode_mark,
-    encode_note,
-    mark_content,
+    encode_payload,
+    encoded_mark,
     read_chunk,
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
@@ -176,7 +176,7 @@ class _Task:
             for part in self.parts:
                 part.finish(mark)
             if not self.parts:
-                out.to_all(encode_mark(mark))
+                out.to_all(encode_payload(mark))
         if out.payloads:
             yield from out.flush()
 
@@ -235,12 +235,12 @@ class _Packed:
     def forward(self, note: bytes) -> None:
         """Send a note through a key group; the groups share this work."""
         group = self._ids[(self._source + self._position) % len(self._ids)]
-        self.payloads.append((group, encode_note(self._source, self._position, note)))
+        self.payloads.append((group, encode_payload(PackedNote(self._source, self._position, note))))
         self._position += 1
 
     def rows(self, chunks: Iterable[tuple[int, Any]], reading: Reading, mark: TaskMark | None = None) -> None:
         """Send rows of an input to their key groups, given by index, and to all groups the task's mark after them."""
-        content = b"" if mark is None else mark_content(mark)
+        last = None if mark is None else encoded_mark(mark)
         left, schema, encoder = set(self._ids), None, None
         for index, chunk in chunks:
             if encoder is None or chunk.schema != schema:
@@ -248,11 +248,11 @@ class _Packed:
                 schema = chunk.schema
                 encoder = RowsEncoder(schema, reading.schema, reading.input)
             group = self._ids[index]
-            self.payloads.append((group, encoder.payload(chunk, self._source, self._position, content)))
+            self.payloads.append((group, encoder.payload(chunk, self._source, self._position, last)))
             left.discard(group)
         self._position += 1
         if mark is not None:
-            payload = encode_mark(mark)
+            payload = encode_payload(mark)
             self.payloads += [(group, payload) for group in self._ids if group in left]
 
     def to_all(self, payload: bytes) -> None:

@@ -25,7 +25,7 @@ from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
 from keyed.job.operators import OperatorSpec
 from keyed.job.vectorized_functions import VectorizedFunction, combines
-from keyed.runtimes.spark.worker.wire import STATE, TIMESTAMP, Payload, read_payload
+from keyed.runtimes.spark.worker.wire import STATE, TIMESTAMP, PackedNote, PackedRows, read_payload
 from keyed.table_state.batches import combined, in_time_order, with_times
 
 
@@ -64,7 +64,7 @@ class Incoming:
     """
 
     batch: Batch
-    chunks: dict[int, list[Payload]] = attrs.field(factory=dict)
+    chunks: dict[int, list[PackedRows]] = attrs.field(factory=dict)
     notes: list[bytes] = attrs.field(factory=list)
     upstream: dict[int, Upstream] = attrs.field(factory=dict)
     passed: dict[int, Upstream] = attrs.field(factory=dict)
@@ -81,17 +81,18 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
     Raises:
         CorruptionError: A payload is damaged.
     """
-    chunks: list[Payload] = []
+    chunks: list[PackedRows] = []
     notes: list[tuple[int, int, bytes]] = []
     highest_times: dict[ChannelId, int] = {}
     batch = Batch(highest=highest_times, processing_time=clock)
     incoming = Incoming(batch)
     for each in map(read_payload, payloads):
-        if each.kind == b"N":
-            notes.append((each.source, each.position, bytes(each.content)))
-        elif each.kind != b"M":
+        if isinstance(each, PackedNote):
+            notes.append((each.source, each.position, each.note))
+            continue
+        if isinstance(each, PackedRows):
             chunks.append(each)
-        mark = each.mark
+        mark = each.mark if isinstance(each, PackedRows) else each
         if mark is None:
             continue
         partitions = mark.partitions
@@ -107,8 +108,8 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
         batch.rows_bad += mark.rows_bad
         batch.rows_combined += mark.rows_combined
         incoming.bad = incoming.bad or mark.bad
-    for each in sorted(chunks, key=lambda each: (each.input, each.source, each.position)):
-        incoming.chunks.setdefault(each.input, []).append(each)
+    for rows in sorted(chunks, key=lambda each: (each.input, each.source, each.position)):
+        incoming.chunks.setdefault(rows.input, []).append(rows)
     incoming.notes = [note for _, _, note in sorted(notes)]
     return incoming
 
@@ -212,7 +213,7 @@ def chained_batch(
     return batch
 
 
-def _read(chunks: Iterable[Payload], packed: PackedInput) -> Any:
+def _read(chunks: Iterable[PackedRows], packed: PackedInput) -> Any:
     tables = [chunk.table(packed.schema) for chunk in chunks]
     try:
         return pa.concat_tables(tables)
@@ -235,7 +236,7 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
 
 
 def _merged(
-    read: Sequence[tuple[list[Payload], PackedInput]], *, by_time: bool, right_first: bool = False
+    read: Sequence[tuple[list[PackedRows], PackedInput]], *, by_time: bool, right_first: bool = False
 ) -> Callable[[], Iterable[Chunk]]:
     """Return the rows of inputs for a row function."""
     if not read:
@@ -267,7 +268,7 @@ def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[]
 
 def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
     """Yield the entries in the payloads of a key group, in the order of the frames' partitions."""
-    decoded = map(read_payload, payloads)
+    decoded: Iterator[Any] = map(read_payload, payloads)
     for payload in sorted(decoded, key=lambda payload: (payload.source, payload.position)):
         table = payload.table(None)
         name = (table.schema.metadata or {}).get(STATE)

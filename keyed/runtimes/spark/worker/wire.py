@@ -3,23 +3,13 @@
 A *packed row* is what the packer sends to a key group: the group's id, a payload and, added by the plan, the
 processing time of the batch.
 
-    R | head | schema of the rows, or nothing | record batch, lz4 | mark, or nothing
-                                                                rows of one group, in arrival order
-    S | head | Arrow IPC stream | mark, or nothing              the same, for rows with dictionaries
-    N | head | note                                             a note that the group passes on as it is
-    M | crc32 (u32) | mark                                      the mark of a task without rows for the group
-
-    head: input (u8) | 0 (u16) | source (u32) | position (u32) | length of the schema (u32) | length of the mark (u32)
-          | length of the record batch before compression (u32) | crc32 (u32), of the payload without this number
-
-All integers are little-endian. ``input`` is the number of the stage's input, ``source`` the packing task's partition,
-and ``position`` counts its payloads, so that the group can restore the same order in every run of the batch.
+    crc32 of the rest (u32, little-endian) | msgpack of a `TaskMark`, `PackedNote` or `PackedRows`: their tag and fields
 
 A record batch is Arrow's encapsulated message. Its schema is a part of the plan (`Reading.schema`). Rows with another
 schema, such as those that a function has combined, have it with them, as Arrow's message of a schema.
 
-Every task with rows sends every group one mark for each of its inputs: msgpack of the fields of a `TaskMark`, in
-order. It is at the end of the last rows for the group, if there are any.
+Every task with rows sends every group one mark for each of its inputs, with the last rows for the group, if there are
+any.
 
 A *note* is a row of a stage's output that is not data; it is in the column ``NOTE``, which is null in rows of data.
 
@@ -36,8 +26,7 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
-from struct import error as struct_error
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -54,16 +43,13 @@ STATE = b"keyed_state"
 #: The columns of packed rows. pandas does not accept names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 
-_HEAD = Struct("<cB2xIIIII")
-_CRC = Struct("<I")
-_CONTENT = _HEAD.size + _CRC.size
 _LENGTH = Struct("<H")
 #: The compression of record batches. They are copied half a dozen times in the JVM, which costs more than compression.
 #: A message is compressed as a whole: compression of each of its buffers takes three times as long for few rows.
 _LZ4: Literal["lz4_raw"] = "lz4_raw"
 
 
-class TaskMark(msgspec.Struct, array_like=True, frozen=True):
+class TaskMark(msgspec.Struct, array_like=True, frozen=True, tag=0):
     """The mark that a packing task sends to every key group after its rows.
 
     Attributes:
@@ -149,40 +135,43 @@ class GroupMark:
 
 
 _decode_marks = msgspec.json.Decoder(list[GroupMark]).decode
-_decode_mark = msgspec.msgpack.Decoder(TaskMark).decode
-#: Return a task's mark as the end of a payload of rows.
-mark_content = msgspec.msgpack.Encoder().encode
 
 
-def encode_mark(mark: TaskMark) -> bytes:
-    """Return the payload of a task's mark without rows."""
-    content = mark_content(mark)
-    return b"M" + _CRC.pack(zlib.crc32(content, zlib.crc32(b"M"))) + content
-
-
-@attrs.frozen
-class Payload:
-    """A decoded payload.
+class PackedNote(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """A note that a key group passes on as it is.
 
     Attributes:
-        kind: ``R`` or ``S`` for rows, ``N`` for a note, ``M`` for a mark alone.
-        input: Number of the input of the rows.
         source: Partition of the packing task.
-        position: Its position among the payloads of the task.
-        content: The rows or the note.
-        mark: The mark of the task, if it has one.
-        schema: The schema that the rows have with them, as bytes.
-        size: Length of the record batch before compression.
+        position: Position among the payloads of the task: the group restores the same order in every run of the batch.
+        note: The note.
     """
 
-    kind: bytes
-    input: int = 0
-    source: int = 0
-    position: int = 0
-    content: memoryview | bytes = b""
-    mark: TaskMark | None = None
-    schema: bytes = b""
-    size: int = 0
+    source: int
+    position: int
+    note: bytes
+
+
+class PackedRows(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """Rows of one key group, in arrival order.
+
+    Attributes:
+        input: Number of their input.
+        source: Partition of the packing task.
+        position: As in `PackedNote`.
+        size: Length of the record batch before compression; 0 for rows with dictionaries, which are an Arrow IPC
+            stream.
+        content: The record batch, lz4, or the stream.
+        schema: The schema that the rows have with them, as bytes.
+        mark: The mark of the task, if these are its last rows for the group.
+    """
+
+    input: int
+    source: int
+    position: int
+    size: int
+    content: memoryview
+    schema: bytes
+    mark: TaskMark | None
 
     def table(self, schema: pa.Schema | None) -> pa.Table:
         """Return the rows.
@@ -194,7 +183,7 @@ class Payload:
             CorruptionError: The rows are damaged, or have another schema.
         """
         try:
-            if self.kind == b"S":
+            if not self.size:
                 return read_stream(pa.py_buffer(self.content))
             schema = _read_schema(self.schema) if self.schema else schema
             assert schema is not None, "rows without a schema arrived, and the plan has none for them"
@@ -205,59 +194,43 @@ class Payload:
         return pa.Table.from_batches([batch])
 
 
+Payload: TypeAlias = TaskMark | PackedNote | PackedRows
+_encode = msgspec.msgpack.Encoder().encode
+_decode: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
+
+
+def encode_payload(payload: Payload) -> bytes:
+    """Return an encoded payload."""
+    content = _encode(payload)
+    return _checksum(content) + content
+
+
+def encoded_mark(mark: TaskMark) -> Any:
+    """Return a mark for the payloads of several key groups, encoded once."""
+    return msgspec.Raw(_encode(mark))
+
+
 def read_payload(payload: bytes) -> Payload:
     """Decode a payload.
 
     Raises:
         CorruptionError: It is damaged.
     """
-    kind = payload[:1]
-    try:
-        if kind == b"M":
-            (crc,), content = _CRC.unpack_from(payload, 1), memoryview(payload)[1 + _CRC.size :]
-            _check(crc, zlib.crc32(content, zlib.crc32(b"M")))
-            return Payload(b"M", mark=_read_mark(content))
-        kind, number, source, position, schema, mark, size = _HEAD.unpack_from(payload)
-        (crc,) = _CRC.unpack_from(payload, _HEAD.size)
-    except struct_error:
-        raise _damaged(f"{len(payload)} bytes are too short for a payload") from None
-    view = memoryview(payload)
-    content = view[_CONTENT:]
-    _check(crc, zlib.crc32(content, zlib.crc32(view[: _HEAD.size])))
-    if kind not in (b"R", b"S", b"N"):
-        raise _damaged(f"a payload is of the unknown kind {kind!r}")
-    end = len(content) - mark
-    return Payload(
-        kind,
-        number,
-        source,
-        position,
-        content[schema:end],
-        _read_mark(content[end:]) if mark else None,
-        bytes(content[:schema]),
-        size,
-    )
-
-
-def _read_mark(content: memoryview) -> TaskMark:
-    try:
-        return _decode_mark(content)
-    except ValueError as error:
-        raise _damaged(f"a mark is malformed: {error}") from error
-
-
-def _check(crc: int, version: int) -> None:
-    if crc != version:
+    content = memoryview(payload)[4:]
+    if payload[:4] != _checksum(content):
         raise _damaged("the checksum of a payload does not match")
+    try:
+        return _decode.decode(content)
+    except ValueError as error:
+        raise _damaged(f"a payload is malformed: {error}") from error
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    return zlib.crc32(content).to_bytes(4, "little")
 
 
 def _damaged(problem: str) -> CorruptionError:
     return CorruptionError(problem, where="the rows that Spark has shuffled to a key group")
-
-
-def encode_note(source: int, position: int, note: bytes) -> bytes:
-    """Return the payload of a note."""
-    return _payload(_HEAD.pack(b"N", 0, source, position, 0, 0, 0), note)
 
 
 class RowsEncoder:
@@ -280,27 +253,22 @@ class RowsEncoder:
         )
         self._schema = b"" if known or self._as_stream else schema.serialize().to_pybytes()
 
-    def payload(self, rows: pa.RecordBatch, source: int, position: int, mark: bytes = b"") -> bytes:
+    def payload(self, rows: pa.RecordBatch, source: int, position: int, mark: Any = None) -> bytes:
         """Return the payload of rows.
 
         Args:
             rows: The rows.
             source: Partition of the packing task.
             position: Number of the payload in the task.
-            mark: The mark that follows them, from `mark_content`.
+            mark: The mark of the task with its last rows for a group, from `encoded_mark`.
         """
+        content: Any
         if self._as_stream:
-            kind, size, content = b"S", 0, write_stream(rows, compression="lz4")
+            size, content = 0, write_stream(rows, compression="lz4")
         else:
             message = rows.serialize()
-            kind, size, content = b"R", message.size, _codec().compress(message, asbytes=True)
-        head = _HEAD.pack(kind, self._number, source, position, len(self._schema), len(mark), size)
-        return _payload(head, self._schema, content, mark)
-
-
-def _payload(head: bytes, *parts: bytes) -> bytes:
-    content = b"".join(parts)
-    return b"".join((head, _CRC.pack(zlib.crc32(content, zlib.crc32(head))), content))
+            size, content = message.size, _codec().compress(message, asbytes=True)
+        return encode_payload(PackedRows(self._number, source, position, size, content, self._schema, mark))
 
 
 def _has_dictionary(type_: pa.DataType) -> bool:

@@ -22,7 +22,7 @@ from keyed.runtimes.spark.worker.wire import (
     RowsEncoder,
     TaskMark,
     chunk_note,
-    encode_mark,
+    encode_payload,
     output_id,
     read_chunk,
 )
@@ -376,10 +376,10 @@ def test_marks_tell_of_inputs_and_partitions_and_that_a_run_starts():
         TaskMark(4, False, {}, input=1, partitions={"4": 4}),
         TaskMark(None, False, {}),
     ]
-    incoming = read_payloads(map(encode_mark, marks), 0)
+    incoming = read_payloads(map(encode_payload, marks), 0)
     assert incoming.batch.highest == {(0, ""): 7, (1, "3"): 9, (1, "4"): 4}
     assert not incoming.batch.starts_run
-    assert read_payloads([encode_mark(TaskMark(None, False, {}, starts_run=True))], 0).batch.starts_run
+    assert read_payloads([encode_payload(TaskMark(None, False, {}, starts_run=True))], 0).batch.starts_run
 
 
 def test_two_inputs_are_merged_by_time_whatever_order_their_chunks_come_in():

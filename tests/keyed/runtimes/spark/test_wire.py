@@ -1,5 +1,7 @@
 """Payloads: what a packing task sends to a key group arrives as it was, is small, and damage is noticed."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,15 +17,18 @@ from keyed.runtimes.spark.plan import build as plan
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.wire import (
     HASH,
+    PackedNote,
+    PackedRows,
     RowsEncoder,
     TaskMark,
-    encode_mark,
-    encode_note,
-    mark_content,
+    encode_payload,
+    encoded_mark,
     read_payload,
 )
 
 SCHEMA = pa.table({"k": ["a"], "v": [1]}).schema
+#: The payload is one of rows.
+read_rows: Any = read_payload
 MARK = TaskMark(5, True, {0: Upstream(7, True)}, 1, 2, 3, {"p": 4}, True, {1: Upstream(-9)}, "its key k is null")
 
 marks = st.builds(
@@ -45,13 +50,12 @@ def rows(count, schema=SCHEMA):
 
 @given(marks)
 def test_a_mark_arrives_alone_and_behind_rows(mark):
-    assert read_payload(encode_mark(mark)).mark == mark
-    payload = RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 1, 2, mark_content(mark))
-    assert read_payload(payload).mark == mark
+    assert read_payload(encode_payload(mark)) == mark
+    assert read_rows(RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 1, 2, encoded_mark(mark))).mark == mark
 
 
 def test_a_mark_without_anything_special_is_small():
-    assert len(encode_mark(TaskMark(1_700_000_000_000, False, {}))) <= 24
+    assert len(encode_payload(TaskMark(1_700_000_000_000, False, {}))) <= 24
 
 
 @pytest.mark.parametrize(
@@ -60,17 +64,16 @@ def test_a_mark_without_anything_special_is_small():
     ids=["planned", "combined", "other"],
 )
 def test_rows_arrive_with_their_schema_whatever_the_plan_expects(schema, planned):
-    payload = read_payload(RowsEncoder(schema, planned, 7).payload(rows(3, schema), 4, 5))
-    assert (payload.kind, payload.input, payload.source, payload.position) == (b"R", 7, 4, 5)
+    payload = read_rows(RowsEncoder(schema, planned, 7).payload(rows(3, schema), 4, 5))
+    assert (payload.input, payload.source, payload.position) == (7, 4, 5)
     assert bool(payload.schema) == (schema is not planned)
     assert payload.table(planned).equals(pa.Table.from_batches([rows(3, schema)]), check_metadata=True)
 
 
 def test_rows_with_a_dictionary_arrive():
     batch = pa.record_batch([pa.array(["a", "b", "a"]).dictionary_encode()], names=["k"])
-    payload = read_payload(RowsEncoder(batch.schema, batch.schema).payload(batch, 0, 0, mark_content(MARK)))
-    assert payload.table(batch.schema).to_pylist() == batch.to_pylist()
-    assert payload.mark == MARK
+    payload = read_rows(RowsEncoder(batch.schema, batch.schema).payload(batch, 0, 0, encoded_mark(MARK)))
+    assert (payload.table(batch.schema).to_pylist(), payload.mark) == (batch.to_pylist(), MARK)
 
 
 def test_few_rows_take_half_the_bytes_of_an_arrow_stream():
@@ -80,10 +83,10 @@ def test_few_rows_take_half_the_bytes_of_an_arrow_stream():
 @pytest.mark.parametrize(
     "payload",
     [
-        RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 1, 2, mark_content(MARK)),
+        RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 1, 2, encoded_mark(MARK)),
         RowsEncoder(SCHEMA, None).payload(rows(3), 1, 2),
-        encode_note(1, 2, b"note"),
-        encode_mark(MARK),
+        encode_payload(PackedNote(1, 2, b"note")),
+        encode_payload(MARK),
     ],
     ids=["rows", "rows and schema", "note", "mark"],
 )
@@ -97,7 +100,7 @@ def test_a_damaged_payload_is_refused(payload):
 
 
 def test_rows_of_another_schema_than_the_plan_has_are_refused():
-    payload = read_payload(RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 6, 2))
+    payload = read_rows(RowsEncoder(SCHEMA, SCHEMA).payload(rows(3), 6, 2))
     with pytest.raises(CorruptionError, match="rows of task 6 are malformed"):
         payload.table(SCHEMA.append(pa.field("more", pa.list_(pa.int64()))))
 
@@ -107,7 +110,7 @@ def test_a_task_of_few_rows_sends_one_payload_to_a_group():
     keys = [f"k{i}" for i in range(50)]
     columns: list = [pa.array(keys), pa.array(range(50)), pa.array([key_hash(key) for key in keys])]
     batch = pa.record_batch(columns, names=["k", "v", HASH])
-    found = [read_payload(sent.as_py()) for packed in packer.pack(iter([batch]), 0) for sent in packed["payload"]]
+    found = [read_rows(sent.as_py()) for packed in packer.pack(iter([batch]), 0) for sent in packed["payload"]]
     assert len(found) == 3
     assert all(each.mark is not None and not each.schema for each in found)
     assert sum(each.table(SCHEMA).num_rows for each in found) == 50
@@ -139,5 +142,4 @@ def test_the_plan_knows_the_schema_that_spark_delivers(spark, monkeypatch, steps
     with pytest.raises(ValueError, match="planned"):
         plan.build([[output.stage]], [output], 2, changelogs={})
     payloads = [read_payload(bytes(row.payload)) for row in packed[0].collect()]
-    assert any(each.kind == b"R" for each in payloads)
-    assert not any(each.schema for each in payloads)
+    assert {each.schema for each in payloads if isinstance(each, PackedRows)} == {b""}
