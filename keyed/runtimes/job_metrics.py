@@ -26,7 +26,8 @@ class Metric:
         kind: A counter only grows, until the query starts from another checkpoint; a gauge is a current value.
         unit: Unit of the value.
         meaning: What it counts or measures.
-        alert: The observation that needs attention; empty if there is none.
+        alert: The observation that needs attention; empty if there is none, and of statuses and failures, which have
+            one in common.
         counter: The counter of an operator (`keyed.engine.counters`) that it exports; ``None`` if it belongs to the
             query.
         scale: Divisor of the counter.
@@ -57,6 +58,14 @@ def _counter(name: str, unit: str, meaning: str, alert: str = "") -> Metric:
 
 def _gauge(name: str, unit: str, meaning: str, alert: str = "") -> Metric:
     return Metric(name, "gauge", unit, meaning, alert, name)
+
+
+def _status(work: str, meaning: str) -> Metric:
+    return Metric(f"{work}_status", "gauge", "status", meaning)
+
+
+def _failures(work: str, meaning: str) -> Metric:
+    return Metric(f"{work}_failures", "counter", "failures", meaning)
 
 
 #: Metrics of each operator, with the label ``operator``.
@@ -223,35 +232,18 @@ OF_QUERY = (
         "Records that a SQL script has skipped: their format cannot read them, or they have no usable timestamp.",
         "It grows: a producer writes records that the script does not read.",
     ),
-    Metric("query_status", "gauge", "status", f"Status of the query: {_STATUS}.", "It is 2, or the target is gone."),
-    Metric(
-        "export_status",
-        "gauge",
-        "status",
-        f"On Spark, status of the thread that exports to changelogs and fires timers: {_STATUS}.",
-        "It is 2.",
-    ),
-    Metric("export_failures", "counter", "failures", "Failures of that thread; they are retried.", "It grows."),
-    Metric(
-        "tables_status",
-        "gauge",
-        "status",
-        f"With `tables=`, status of the follower of the tables: {_STATUS}.",
-        "It is 2.",
-    ),
-    Metric("tables_failures", "counter", "failures", "Failures of that follower; they are retried.", "It grows."),
-    Metric(
-        "metrics_status",
-        "gauge",
-        "status",
-        "Status of this export: 0 before the first scrape, file or collection, then 1.",
-    ),
-    Metric("metrics_failures", "counter", "failures", "Failures of this export.", "It grows."),
+    _status("query", f"Status of the query: {_STATUS}."),
+    _status("export", f"On Spark, status of the thread that exports to changelogs and fires timers: {_STATUS}."),
+    _failures("export", "Failures of that thread; they are retried."),
+    _status("tables", f"With `tables=`, status of the follower of the tables: {_STATUS}."),
+    _failures("tables", "Failures of that follower; they are retried."),
+    _status("metrics", "Status of this export: 0 before the first scrape, file or collection, then 1."),
+    _failures("metrics", "Failures of this export."),
 )
 #: Metrics of a replication of a state table; their names are those of `Replication.metrics`.
 OF_REPLICATIONS = (
-    Metric("replication_status", "gauge", "status", f"Status of the replication: {_STATUS}.", "It is 2."),
-    Metric("replication_failures", "counter", "failures", "Attempts that failed; they are retried.", "It grows."),
+    _status("replication", f"Status of the replication: {_STATUS}."),
+    _failures("replication", "Attempts that failed; they are retried."),
     Metric("replication_batch", "gauge", "id", "Id of the last batch in the copy; -1 before it is known."),
     Metric(
         "replication_lag",
