@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST, PYTHONS = "lowest", "pythons"
-EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "spark", "sql")
+EXTRAS = ("completion", "connect", "examples", "kafka", "prometheus", "s3", "server", "spark", "sql")
 #: For tables that both runtimes write, in the environments of a version of Spark; the catalog is a file.
 LAKEHOUSE, CATALOG = ("delta", "iceberg"), "pyiceberg[sql-sqlite]"
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
