@@ -53,7 +53,8 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     Raises:
         DefinitionError: A key column is missing.
         NullKeyError: A key is null.
-        EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
+        EncodingError: A key column has lists or structs, another type by which Arrow cannot group, or times with
+            nanoseconds or without a zone.
     """
     check_key_types(table, keys, operator)
     for key in keys:
@@ -68,7 +69,8 @@ def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None
 
     Raises:
         DefinitionError: A key column is missing.
-        EncodingError: A key column has lists or structs, or times with nanoseconds or without a zone.
+        EncodingError: A key column has lists or structs, another type by which Arrow cannot group, or times with
+            nanoseconds or without a zone.
     """
     for key in keys:
         if key not in table.column_names:
@@ -80,6 +82,13 @@ def check_key_types(table: pa.Table, keys: Sequence[str], operator: str) -> None
                 f"operator {operator!r}: key column {key!r} has type {column.type}, which cannot be a key; "
                 "give each part a column of its own, as in key_by('a', 'b')"
             )
+        try:
+            column.slice(0, 0).dictionary_encode()
+        except pa.ArrowNotImplementedError as error:
+            raise EncodingError(
+                f"operator {operator!r}: key column {key!r} has type {column.type}, by which Arrow cannot group; give "
+                "it as text, binary, numbers, dates or times"
+            ) from error
         if pa.types.is_timestamp(column.type) and column.type.tz is None:
             raise EncodingError(
                 f"operator {operator!r}: key column {key!r} has times without a time zone, which are no instants, and "

@@ -476,6 +476,7 @@ def test_a_result_is_a_sequence_of_its_values():
     [
         (pa.array([[1], [1]]), r"operator 'out': key column 'k' has type list<item: int64>, which cannot be a key"),
         (pa.array([{"a": 1}] * 2), r"operator 'out': key column 'k' has type struct<a: int64>, which cannot be a key"),
+        (pa.array([b"0" * 16] * 2, pa.uuid()), r"has type extension<arrow.uuid>, by which Arrow cannot group"),
         (pa.array([1, 2], pa.timestamp("ns", "UTC")), r"operator 'out': key column 'k' has times with nanoseconds"),
         (pa.array([1, 2], pa.duration("ns")), r"operator 'out': key column 'k' has times with nanoseconds"),
         (pa.array([1, 2], pa.timestamp("us")), r"operator 'out': key column 'k' has times without a time zone.*tz_loc"),
