@@ -39,7 +39,6 @@ from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
 from keyed.kafka.client import Headers, Partition, declared_cluster, is_permanent
-from keyed.kafka.topic_creation import make_or_check, partitions
 
 _TABLE, _BATCH = "keyed-table", "keyed-batch"
 #: Keys are assigned to partitions as Java's producers do, so that topics can be joined.
@@ -69,9 +68,8 @@ class _Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_mark = msgspec.json.Decoder(_Mark).decode
 
 
-def _plain_format(format: Any, attribute: Any, value: Any) -> None:
+def _plain_format(_: Any, attribute: Any, value: Any) -> None:
     """Check the format of a key or value of an `UpsertTopic`."""
-    del format
     if not isinstance(value, Json | Avro) or (isinstance(value, Json) and value.registry is not None):
         raise DefinitionError(
             f"UpsertTopic: {attribute.name}={value!r} must be Json() or Avro(...); a Json with a registry and Protobuf "
@@ -166,7 +164,6 @@ class UpsertTopicWriter(SinkWriter):
 
     def claim(self, repeated: int | None = None) -> None:
         """Create the topic, or check it, and fence other writers. See `SinkWriter`."""
-        del repeated
         with self._translated():
             self._partitions = self._partitions or self._create_or_check_topic()
             mark = self._writer.claim()
@@ -246,10 +243,10 @@ class UpsertTopicWriter(SinkWriter):
     def _create_or_check_topic(self) -> int:
         """Create the topic, or check that it is compacted. Returns the number of its partitions."""
         to, cluster = self._to, self._cluster
-        there = partitions(cluster, to.topic)
+        there = cluster.partitions(to.topic)
         if not there:
-            make_or_check(cluster, to.topic, to.partitions, to.replication_factor, {_COMPACT: "compact"}, {})
-            return to.partitions
+            cluster.create_topic(to.topic, to.partitions, to.replication_factor, {_COMPACT: "compact"})
+            there = cluster.partitions(to.topic)
         policy = cluster.topic_settings(to.topic).get(_COMPACT)
         if policy != "compact":
             raise SinkError(

@@ -1,6 +1,6 @@
 """Kafka, as sources, sinks and changelogs use it.
 
-- `client`: clients, their settings, and the translation of their errors. `transactions`: a transactional producer.
-  `topic_creation`: creation and check of topics.
+- `client`: clients, their settings, the translation of their errors, and the creation of topics. `transactions`: a
+  transactional producer.
 - `kafka_source`: `keyed.KafkaSource`, the records of topics, for streams and for scripts.
 """

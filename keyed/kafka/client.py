@@ -1,10 +1,11 @@
-"""Clients of a Kafka cluster: their settings, and the translation of Kafka's errors."""
+"""Clients of a Kafka cluster: their settings, the translation of Kafka's errors, and the creation of topics."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -77,24 +78,14 @@ _TOO_LARGE = (
 )
 _FORBIDDEN = "the user in the settings lacks a permission; docs/how-to/kafka.md lists those that keyed needs"
 _REMEDIES = {
-    "UNKNOWN_TOPIC_OR_PART": _GONE,
-    "UNKNOWN_TOPIC_ID": _GONE,
-    "_UNKNOWN_TOPIC": _GONE,
-    "_UNKNOWN_PARTITION": _GONE,
-    "_TIMED_OUT": _UNREACHABLE,
-    "_MSG_TIMED_OUT": _UNREACHABLE,
-    "_TRANSPORT": _UNREACHABLE,
-    "_ALL_BROKERS_DOWN": _UNREACHABLE,
-    "_RESOLVE": _UNREACHABLE,
-    "_SSL": _UNREACHABLE,
-    "_AUTHENTICATION": _FORBIDDEN,
-    "SASL_AUTHENTICATION_FAILED": _FORBIDDEN,
-    "TOPIC_AUTHORIZATION_FAILED": _FORBIDDEN,
-    "CLUSTER_AUTHORIZATION_FAILED": _FORBIDDEN,
-    "GROUP_AUTHORIZATION_FAILED": _FORBIDDEN,
+    **dict.fromkeys(("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"), _GONE),
+    **dict.fromkeys(
+        ("_TIMED_OUT", "_MSG_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL"), _UNREACHABLE
+    ),
+    **dict.fromkeys(("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"), _FORBIDDEN),
+    **dict.fromkeys(("CLUSTER_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"), _FORBIDDEN),
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _FORBIDDEN,
-    "MSG_SIZE_TOO_LARGE": _TOO_LARGE,
-    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
+    **dict.fromkeys(("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"), _TOO_LARGE),
     "INVALID_TRANSACTION_TIMEOUT": (
         "the broker allows only shorter transactions; give settings={'transaction.timeout.ms': ...} at most its "
         "transaction.max.timeout.ms"
@@ -256,11 +247,9 @@ class Cluster:
     def _client(self, kind: str, settings: dict[str, Any]) -> Any:
         with extra("kafka", f"Kafka at {self.bootstrap}"):
             import confluent_kafka.admin
-        library: Any = confluent_kafka
-        for part in kind.split("."):
-            library = getattr(library, part)
+        make = attrgetter(kind)(confluent_kafka)
         try:
-            return library({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
+            return make({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
         except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
             raise translated(error, f"Kafka at {self.bootstrap}") from error
 
@@ -278,6 +267,102 @@ class Cluster:
         except (ck.KafkaException, TimeoutError) as error:
             raise translated(error, f"settings of topic {topic!r}") from error
         return {name: entry.value for name, entry in settings.items()}
+
+    def partitions(self, topic: str) -> dict[int, int]:
+        """Return the number of replicas of each partition of a topic; empty if there is no such topic.
+
+        Raises:
+            ChangelogError: The broker does not answer, or refuses.
+        """
+        last_error = LastError()
+        client = self.admin(last_error.record)
+        import confluent_kafka as ck
+
+        where = f"topic {topic!r}"
+        try:
+            description = client.list_topics(topic, timeout=self.timeout).topics[topic]
+        except ck.KafkaException as error:
+            # Usually the first call of all, so errors of the address, TLS or the log-in are reported here.
+            client.poll(0)
+            raise translated(error, f"{where}{last_error}") from error
+        if description.error is None:
+            return {number: len(partition.replicas) for number, partition in description.partitions.items()}
+        if description.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+            return {}
+        raise translated(description.error, where)
+
+    def create_or_check_topic(
+        self,
+        topic: str,
+        count: int,
+        replication_factor: int | None,
+        settings: Mapping[str, str],
+        settings_if_new: Mapping[str, str],
+    ) -> None:
+        """Create a topic, or check that an existing one matches the options.
+
+        Args:
+            topic: The topic.
+            count: Number of partitions.
+            replication_factor: Number of replicas; ``None`` for the broker's default.
+            settings: Settings of the topic.
+            settings_if_new: Defaults for ``settings`` of a new topic, which are not checked.
+
+        Raises:
+            ChangelogError: It cannot be created, or differs; the message has the differences.
+        """
+        there = self.partitions(topic)
+        if not there:
+            self.create_topic(topic, count, replication_factor, {**settings_if_new, **settings})
+            there = self.partitions(topic)
+        differences = []
+        if len(there) != count:
+            needed = f"and {count} are needed: one for each key group and one"
+            differences.append(f"it has {len(there)} partitions, {needed}")
+        wrong = [replicas for replicas in there.values() if replication_factor not in {None, replicas}]
+        if wrong:
+            differences.append(f"it has {wrong[0]} replicas, replication_factor={replication_factor}")
+        have = self.topic_settings(topic)
+        differences += [
+            f"{name} is {have.get(name)}, and should be {value}"
+            for name, value in settings.items()
+            if have.get(name) != value
+        ]
+        if differences:
+            raise ChangelogError(
+                f"topic {topic!r} differs from the options: {'; '.join(differences)}. Alter the topic or the options, "
+                "or give another topic, which is then created"
+            )
+
+    def create_topic(self, topic: str, count: int, replication_factor: int | None, settings: Mapping[str, str]) -> None:
+        """Create a topic, unless another program has done so meanwhile.
+
+        Args:
+            topic: The topic.
+            count: Number of partitions.
+            replication_factor: Number of replicas; ``None`` for the broker's default.
+            settings: Settings of the topic.
+
+        Raises:
+            ChangelogError: It cannot be created.
+        """
+        import confluent_kafka as ck
+        import confluent_kafka.admin
+
+        kafka: Any = confluent_kafka.admin
+        # The client has to exist until it has its answer.
+        client = self.admin()
+        new = kafka.NewTopic(topic, count, replication_factor or -1, config=dict(settings))
+        try:
+            client.create_topics([new], operation_timeout=self.timeout)[topic].result(self.timeout)
+        except (ck.KafkaException, TimeoutError) as error:
+            # Another driver may have created it in the meantime.
+            if isinstance(error, TimeoutError) or error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translated(error, f"creating topic {topic!r} with {count} partitions") from error
+        # Metadata reaches the brokers with a delay.
+        deadline = time.monotonic() + self.timeout
+        while len(self.partitions(topic)) != count and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 @attrs.frozen

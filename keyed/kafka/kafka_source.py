@@ -38,7 +38,7 @@ _AT_ONCE = 1000
 #: meantime; and the bytes that an empty record takes.
 _PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
 #: Errors that the client retries by itself, or that concern only consumer groups.
-_IGNORED = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
+_IGNORED = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
 _OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 _BAD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers", "reason"))
@@ -305,24 +305,15 @@ class KafkaSource:
         first = self._consumer.poll(seconds)
         # With a time-out, consume() would wait for the full number of records.
         messages = [] if first is None else [first, *self._consumer.consume(_AT_ONCE - 1, 0)]
-        for message in messages:
-            error = message.error()
-            if error is None:
-                continue
-            if error.name() in _OUT_OF_RANGE:
-                raise SourceError(self._describe_loss((message.topic(), message.partition()), error.str()))
-            # Others the client retries by itself, or they do not concern readers.
-            if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
-                raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
-        self._add(messages)
-        return bool(messages)
-
-    def _add(self, messages: list[Any]) -> None:
-        """Add fetched messages: records, and ends of partitions; other errors are ignored."""
         reached: dict[Place, int | None] = {}
         for message in messages:
             place, offset, error = (message.topic(), message.partition()), message.offset(), message.error()
             if error is not None and error.name() != "_PARTITION_EOF":
+                if error.name() in _OUT_OF_RANGE:
+                    raise SourceError(self._describe_loss(place, error.str()))
+                # Others the client retries by itself, or they do not concern readers.
+                if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
+                    raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
                 continue
             reached[place] = offset + 1 if error is None else None
             if not self._is_bounded or error is not None or offset < self._ends[place]:
@@ -337,6 +328,7 @@ class KafkaSource:
                 self._at_end.add(place)
             else:
                 self._at_end.discard(place)
+        return bool(messages)
 
     def take(self, place: Place, most: int) -> tuple[list[Any], int]:
         """Return the next records of a partition, and the offset after them."""

@@ -52,41 +52,25 @@ class Transactions:
         self._is_open = True
 
     def send(
-        self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
+        self, to: Partition | str, records: Iterable[tuple[bytes | None, bytes | None]], headers: Headers | None = None
     ) -> int:
         """Send records, as fast as the broker accepts them.
 
         Args:
-            partition: Their partition.
+            to: Their partition; or their topic, of which the client chooses partitions by the keys.
             records: Keys and values.
             headers: The headers of all of them.
 
         Returns:
             Their number.
         """
-        return int(
-            self._guarded(self._send, partition.topic, records, {"partition": partition.number, "headers": headers})
-        )
-
-    def send_anywhere(
-        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], headers: Headers | None = None
-    ) -> int:
-        """Send records to the partitions that the client chooses by their keys, as fast as the broker accepts them.
-
-        Args:
-            topic: The topic.
-            records: Keys and values.
-            headers: The headers of all of them.
-
-        Returns:
-            Their number.
-        """
-        return int(self._guarded(self._send, topic, records, {"headers": headers}))
+        topic, place = (to, {}) if isinstance(to, str) else (to.topic, {"partition": to.number})
+        return int(self._guarded(self._send, topic, records, {**place, "headers": headers}))
 
     def send_timed(
         self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int | None]], headers: Headers | None
     ) -> None:
-        """Send records with timestamps, as `send_anywhere` does.
+        """Send records with timestamps to the partitions that the client chooses by their keys.
 
         Args:
             topic: The topic.

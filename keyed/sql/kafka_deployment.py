@@ -17,7 +17,6 @@ from keyed.formats.declared_formats import Registry, check_registry, shown_regis
 from keyed.joins.matching import last_rows
 from keyed.kafka.client import declared_cluster
 from keyed.kafka.kafka_source import KafkaSource
-from keyed.kafka.topic_creation import create_topic, partitions
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.name_scope import BOUNDS
@@ -135,7 +134,7 @@ class Deployment:
             for query in self.written:
                 # What is given otherwise may be a topic too: a DataFrame of it.
                 named = [each.topic for each in query.plan.relation.sources if each.topic_options.is_named]
-                read = [counts.get(topic) or len(partitions(self._cluster, topic)) or 1 for topic in named]
+                read = [counts.get(topic) or len(self._cluster.partitions(topic)) or 1 for topic in named]
                 count = query.target.topic_options.partitions or max(read, default=1)
                 counts[query.target.topic] = self._prepared(query.target, count)
         except ChangelogError as error:
@@ -143,7 +142,7 @@ class Deployment:
 
     def _prepared(self, source: SqlSource, count: int | None) -> int:
         options, topic = source.topic_options, source.topic
-        there = len(partitions(self._cluster, topic))
+        there = len(self._cluster.partitions(topic))
         if not there:
             if count is None:
                 raise SourceError(
@@ -154,7 +153,7 @@ class Deployment:
             policy = options.cleanup_policy or (kind if source.is_table else None)
             given = {"cleanup.policy": policy, "retention.ms": options.retention_ms}
             settings = {name: str(each) for name, each in given.items() if each is not None}
-            create_topic(self._cluster, topic, count, options.replicas, settings)
+            self._cluster.create_topic(topic, count, options.replicas, settings)
             return count
         if options.partitions not in (None, there):
             raise DefinitionError(

@@ -22,7 +22,6 @@ from keyed.changelog.kafka.topic import read_header, write_headers
 from keyed.changelog.model import LogHeader
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.kafka.client import Cluster, Partition, check_client
-from keyed.kafka.topic_creation import make_or_check, partitions
 
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB, because the active one is never compacted.
@@ -183,13 +182,13 @@ class KafkaChangelog:
                 "restore_from= this one to continue with its state"
             )
         settings = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
-        make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, settings, _NEW)
+        cluster.create_or_check_topic(self.topic, parallelism + 1, self.replication_factor, settings, _NEW)
         return header or write_headers(cluster, self.topic, operator, parallelism)
 
     def header(self) -> LogHeader | None:
         """See `Changelog.header`."""
         cluster = self._cluster()
-        count = len(partitions(cluster, self.topic))
+        count = len(cluster.partitions(self.topic))
         return read_header(Partition(cluster, self.topic, count - 1)) if count else None
 
     def writer(self, group: int) -> KafkaWriter:

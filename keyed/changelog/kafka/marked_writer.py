@@ -123,7 +123,7 @@ class MarkedWriter:
 
         transactions = self._transactions
         assert transactions is not None, "claim was called"
-        send = transactions.send_timed if is_timed else transactions.send_anywhere
+        send = transactions.send_timed if is_timed else transactions.send
         try:
             transactions.begin()
             # While the broker still completes the transaction before, it refuses requests of this one. The client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -302,26 +302,26 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
 def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(kafka_source, "_AHEAD", 2 << 20)
 
-    class Consumer:
-        paused: ClassVar[list[int]] = []
-
-        def get_watermark_offsets(self, place, *, cached):
-            return 0, 1_000_000
-
-        def pause(self, places):
-            self.paused.extend(place.partition for place in places)
-
     def message(offset, size):
         fields = {"topic": "topic", "partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
         return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
 
     reader = KafkaSource("topic", bootstrap="b:1")
     reader.seek({"topic": {"0": 0, "1": 0}})
-    reader._consumer = consumer = Consumer()
+    fetched: list[Any] = []
+    paused: list[int] = []
+    reader._consumer = SimpleNamespace(
+        poll=lambda seconds: fetched[0],
+        consume=lambda count, seconds: fetched[1:],
+        get_watermark_offsets=lambda place, cached: (0, 1_000_000),
+        pause=lambda places: paused.extend(place.partition for place in places),
+    )
     reader._begin(dict.fromkeys(reader._offsets, 9), is_bounded=False)
-    reader._add([message(offset, 100) for offset in range(1_000)])
+    fetched[:] = [message(offset, 100) for offset in range(1_000)]
+    reader.fetch(0)
     assert list(reader._in_order()) == []
-    assert consumer.paused == []
-    reader._add([message(1_000 + offset, 1 << 20) for offset in range(2)])
+    assert paused == []
+    fetched[:] = [message(1_000 + offset, 1 << 20) for offset in range(2)]
+    reader.fetch(0)
     assert list(reader._in_order()) == []
-    assert consumer.paused == [0]
+    assert paused == [0]
