@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from keyed.base.extras import extra
 from keyed.errors import DefinitionError
@@ -47,28 +49,41 @@ _JSON: dict[str, Any] = {
 }
 #: Types of fields, as in `google.protobuf.descriptor_pb2.FieldDescriptorProto`.
 _PROTOBUF = {"BOOLEAN": 8, "INT": 5, "BIGINT": 3, "DOUBLE": 1, "STRING": 9, "BYTES": 12}
+
+
+@attrs.frozen
+class ImportedMessage:
+    """A message of Protocol Buffers that a schema imports.
+
+    Attributes:
+        file: The file with the message.
+        name: Its name with its package.
+        fields: Its fields with their types.
+    """
+
+    file: str
+    name: str
+    fields: Mapping[str, int]
+
+
 _PROTOBUF_MESSAGES = {
-    "DECIMAL": (".confluent.type.Decimal", "confluent/type/decimal.proto"),
-    "DATE": (".google.type.Date", "google/type/date.proto"),
-    "TIME": (".google.type.TimeOfDay", "google/type/timeofday.proto"),
-    "TIMESTAMP": (".google.protobuf.Timestamp", "google/protobuf/timestamp.proto"),
+    "DECIMAL": ImportedMessage(
+        "confluent/type/decimal.proto", "confluent.type.Decimal", {"value": 12, "precision": 13, "scale": 5}
+    ),
+    "DATE": ImportedMessage("google/type/date.proto", "google.type.Date", {"year": 5, "month": 5, "day": 5}),
+    "TIME": ImportedMessage(
+        "google/type/timeofday.proto",
+        "google.type.TimeOfDay",
+        dict.fromkeys(("hours", "minutes", "seconds", "nanos"), 5),
+    ),
+    "TIMESTAMP": ImportedMessage(
+        "google/protobuf/timestamp.proto", "google.protobuf.Timestamp", {"seconds": 3, "nanos": 5}
+    ),
 }
 #: Messages with one value, for columns that are null where the message is missing.
 WRAPPERS = {
-    base: (f"{name}Value", _PROTOBUF[base])
+    base: ImportedMessage("google/protobuf/wrappers.proto", f"google.protobuf.{name}Value", {"value": _PROTOBUF[base]})
     for base, name in zip(_PROTOBUF, ("Bool", "Int32", "Int64", "Double", "String", "Bytes"), strict=True)
-}
-_WRAPPERS_FILE = "google/protobuf/wrappers.proto"
-#: Messages that a schema may import: package, message, and its fields with their types.
-_IMPORTS = {
-    "confluent/type/decimal.proto": ("confluent.type", "Decimal", (("value", 12), ("precision", 13), ("scale", 5))),
-    "google/type/date.proto": ("google.type", "Date", (("year", 5), ("month", 5), ("day", 5))),
-    "google/type/timeofday.proto": (
-        "google.type",
-        "TimeOfDay",
-        (("hours", 5), ("minutes", 5), ("seconds", 5), ("nanos", 5)),
-    ),
-    "google/protobuf/timestamp.proto": ("google.protobuf", "Timestamp", (("seconds", 3), ("nanos", 5))),
 }
 
 
@@ -192,22 +207,20 @@ class ProtobufMessage:
         self._where = where
         self._nullable = nullable
         self._made = 1
-        self._imports: set[str] = set()
+        self._imports: dict[str, ImportedMessage] = {}
         file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3")
         self._fill(file.message_type.add(name=f"{_MESSAGE}1"), columns)
-        file.dependency.extend(sorted(self._imports))
+        files: dict[str, Any] = {}
+        for each in self._imports.values():
+            package, _, name = each.name.rpartition(".")
+            if each.file not in files:
+                files[each.file] = descriptor_pb2.FileDescriptorProto(name=each.file, syntax="proto3", package=package)
+            message = files[each.file].message_type.add(name=name)
+            for number, (field, kind) in enumerate(each.fields.items(), 1):
+                message.field.add(name=field, number=number, type=kind, label=1)
+        file.dependency.extend(sorted(files))
         pool = descriptor_pool.DescriptorPool()
-        for name in sorted(self._imports):
-            messages: dict[str, Any] = {message: (("value", kind),) for message, kind in WRAPPERS.values()}
-            package = "google.protobuf"
-            if name != _WRAPPERS_FILE:
-                package, message, fields = _IMPORTS[name]
-                messages = {message: fields}
-            imported = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3", package=package)
-            for message, fields in messages.items():
-                message_type = imported.message_type.add(name=message)
-                for number, (field, kind) in enumerate(fields, 1):
-                    message_type.field.add(name=field, number=number, type=kind, label=1)
+        for imported in files.values():
             pool.Add(imported)
         try:
             pool.Add(file)
@@ -235,8 +248,7 @@ class ProtobufMessage:
                     self._describe(entry, entry.field.add(name=part, number=place, label=1), kind)
                 field.type_name = entry.name
             elif self._nullable == "WRAPPER" and type_.base in WRAPPERS:
-                field.type, field.type_name = 11, f".google.protobuf.{WRAPPERS[type_.base][0]}"
-                self._imports.add(_WRAPPERS_FILE)
+                self._import(field, WRAPPERS[type_.base])
             else:
                 self._describe(message, field, type_)
                 if self._nullable == "OPTIONAL" and type_.base in _PROTOBUF:
@@ -255,10 +267,14 @@ class ProtobufMessage:
             self._fill(nested, type_.fields)
             field.type_name = nested.name
         elif type_.base in _PROTOBUF_MESSAGES:
-            field.type_name, file = _PROTOBUF_MESSAGES[type_.base]
-            self._imports.add(file)
+            self._import(field, _PROTOBUF_MESSAGES[type_.base])
         else:
             raise DefinitionError(
                 f"{self._where}: column {field.name}: Protocol Buffers have no arrays or maps of {type_}; "
                 "put it into a STRUCT, or choose another format"
             )
+
+    def _import(self, field: Any, message: ImportedMessage) -> None:
+        """Give a field the type of a message that the schema imports."""
+        field.type, field.type_name = 11, f".{message.name}"
+        self._imports[message.name] = message

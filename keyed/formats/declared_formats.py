@@ -42,15 +42,15 @@ def shown_registry(registry: Registry | None) -> str:
     return repr(None if registry is None else registry_address(registry))
 
 
-def check_registry(kind: str, registry: Registry | None) -> None:
-    """Check the address of a registry.
+def check_registry(owner: object, _: object, registry: Registry | None) -> None:
+    """Check the attribute of a class that has the address of a registry.
 
     Raises:
-        DefinitionError: It is missing.
+        DefinitionError: It is no address.
     """
     if registry is None:
         return
-    address = registry_address(registry)
+    kind, address = type(owner).__name__, registry_address(registry)
     if not address.startswith(("http://", "https://")):
         raise DefinitionError(
             f"{kind}: registry={address!r} must be an address such as 'http://registry:8081', or a dict of settings "
@@ -87,10 +87,9 @@ class Json(Shown):
     """
 
     schema: str | None = attrs.field(default=None, repr=False, kw_only=True)
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry, validator=check_registry)
 
     def __attrs_post_init__(self) -> None:
-        check_registry("Json", self.registry)
         if self.schema is not None:
             _check_json_schema(self.schema)
 
@@ -109,10 +108,9 @@ class Avro(Shown):
     """
 
     schema: str | None = attrs.field(default=None, repr=False)
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry, validator=check_registry)
 
     def __attrs_post_init__(self) -> None:
-        check_registry("Avro", self.registry)
         if self.schema is None and self.registry is None:
             raise DefinitionError("Avro: give registry= for values with the number of their schema, or schema= of all")
         if self.schema is not None:
@@ -233,10 +231,9 @@ class Protobuf(Shown):
     """
 
     message: Any = attrs.field(repr=lambda message: getattr(message, "__name__", repr(message)))
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry, validator=check_registry)
 
     def __attrs_post_init__(self) -> None:
-        check_registry("Protobuf", self.registry)
         if not isinstance(self.message, type) or not hasattr(self.message, "DESCRIPTOR"):
             raise DefinitionError(f"Protobuf: message={self.message!r} must be a class that protoc has generated")
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import attrs
 
-from keyed.formats.plain_rows import cells_of, has_decimal, json_values
+from keyed.formats.plain_rows import cells_of, json_values
 from keyed.formats.sql_types import BadValue, SqlType
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -99,7 +99,7 @@ def _lines(file: BinaryIO, *, waits: bool) -> Iterator[list[bytes]]:
 
 
 def _json_parts(what: str, parts: Iterator[list[bytes]], columns: Mapping[str, SqlType]) -> Iterator[RowsPart]:
-    exact = any(map(has_decimal, columns.values()))
+    exact = any(type_.has("DECIMAL") for type_ in columns.values())
     done = 0
     for lines in parts:
         numbers: Sequence[int] = range(done + 1, done + 1 + len(lines))

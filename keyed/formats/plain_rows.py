@@ -8,16 +8,11 @@ from typing import Any
 
 import msgspec
 
-from keyed.formats.sql_types import BadValue, SqlType
+from keyed.formats.sql_types import BadValue
 from keyed.formats.typed_columns import by_folded_name
 
 _numbers = msgspec.json.Decoder()
 _decimals = msgspec.json.Decoder(float_hook=Decimal)
-
-
-def has_decimal(type_: SqlType) -> bool:
-    """Return whether values of a type hold decimals, whose digits a float does not have."""
-    return type_.base == "DECIMAL" or any(map(has_decimal, (*type_.parts, *(each for _, each in type_.fields))))
 
 
 def json_values(texts: Sequence[Any], *, exact: bool) -> list[Any]:

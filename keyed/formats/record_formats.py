@@ -22,9 +22,9 @@ from keyed.formats.avro_levels import zigzag
 from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
 from keyed.formats.declared_formats import Avro, Registry
 from keyed.formats.file_rows import long_fields
-from keyed.formats.plain_rows import cells_of, has_decimal, json_values
+from keyed.formats.plain_rows import cells_of, json_values
 from keyed.formats.sql_types import STRING, BadValue, SqlType
-from keyed.formats.topic_values import HEADER, avro_writer, check_format, header_of, plain_message
+from keyed.formats.topic_values import HEADER, MOMENTS, avro_writer, check_format, header_of, plain_message
 from keyed.formats.topic_values import decoder as registry_decoder
 from keyed.formats.typed_columns import column, columns_of, plain_values
 
@@ -46,6 +46,14 @@ _UNREADABLE = (
     csv.Error,
     struct.error,
 )
+#: The values of messages that represent one, by the messages' names.
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    **MOMENTS,
+    "confluent.type.Decimal": lambda it: Decimal(int.from_bytes(it.value, signed=True)).scaleb(-it.scale),
+    "google.type.Date": lambda it: dt.date(it.year, it.month, it.day),
+    "google.type.TimeOfDay": lambda it: ((it.hours * 60 + it.minutes) * 60 + it.seconds) * 1000 + it.nanos // 1_000_000,
+    **dict.fromkeys((each.name for each in WRAPPERS.values()), lambda it: it.value),
+}
 _PLAIN = {"BOOLEAN": False, "INT": 0, "BIGINT": 0, "DOUBLE": 0.0, "STRING": "", "BYTES": b"", "ARRAY": [], "MAP": {}}
 
 
@@ -92,8 +100,7 @@ class RecordPart:
             what = "a key" if self.is_key else "values"
             return f"format KAFKA does not support {what} of several columns; write {part.upper()}_FORMAT='JSON'"
         for name, type_ in self.columns:
-            is_nested = type_.base in ("ARRAY", "MAP", "STRUCT")
-            if (format_ == "KAFKA" and type_.base not in _PRIMITIVE) or (format_ == "DELIMITED" and is_nested):
+            if (format_ == "KAFKA" and type_.base not in _PRIMITIVE) or (format_ == "DELIMITED" and type_.has_parts):
                 return f"format {format_} does not support type {type_}, of column {name}"
             if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
                 rule = "names have letters, digits and _, and begin with no digit"
@@ -204,7 +211,7 @@ class RecordPart:
         return {name: cell or None for (name, _), cell in zip(self.columns, rows[0], strict=True)}
 
     def _parsed(self, data: Sequence[Any]) -> list[Any]:
-        exact = any(has_decimal(type_) for _, type_ in self.columns)
+        exact = any(type_.has("DECIMAL") for _, type_ in self.columns)
         if self.format == "JSON" and set(map(type, data)) == {bytes}:
             return json_values(data, exact=exact)
         parsed = list(data)
@@ -252,8 +259,7 @@ class RecordPart:
                 message = kind.FromString(_without_indexes(_without_header(data)) if is_framed else data)
             except DecodeError as error:
                 raise BadValue(str(error)) from error
-            plain = plain_message(message)
-            values = {name: _of_protobuf(plain[name], type_) for name, type_ in self.columns}
+            values = plain_message(message, _VALUES)
             return values if self.is_wrapped else values[self.columns[0][0]]
 
         return read
@@ -289,8 +295,6 @@ class RecordPart:
         names = [name for name, _ in self.columns]
         if self.format == "KAFKA":
             return _to_kafka(self.columns[0][1])
-        if self.format == "AVRO":
-            return self._avro_encoder(registry)
         if self.format.startswith("PROTOBUF"):
             return self._protobuf_encoder(registry)
         if self.format == "DELIMITED":
@@ -298,24 +302,21 @@ class RecordPart:
                 _quoted(_cell(cell), self.delimiter, is_first=not place) for place, cell in enumerate(row)
             ).encode()
         header = b""
-        if self.format == "JSON_SR":
-            header = self._header(registry, json_schema(self.columns, wrapped=self.is_wrapped), "JSON")
+        if self.format == "AVRO":
+            schema = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
+            header = self._header(registry, schema, "AVRO")
+            write = avro_writer(schema, lambda: header)
+        else:
+            if self.format == "JSON_SR":
+                header = self._header(registry, json_schema(self.columns, wrapped=self.is_wrapped), "JSON")
+            write = (lambda value: header + _json(value)) if header else _json
         if self.is_wrapped:
-            return lambda row: header + _json(dict(zip(names, row, strict=True)))
-        return lambda row: None if row[0] is None else header + _json(row[0])
+            return lambda row: write(dict(zip(names, row, strict=True)))
+        return lambda row: None if row[0] is None else write(row[0])
 
     def _header(self, registry: Registry | None, schema: str, kind: str) -> bytes:
         assert registry is not None
         return header_of(registry, self.topic, schema, kind, is_key=self.is_key)
-
-    def _avro_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
-        schema = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
-        header = self._header(registry, schema, "AVRO")
-        write = avro_writer(schema, lambda: header)
-        names = [name for name, _ in self.columns]
-        if self.is_wrapped:
-            return lambda row: write(dict(zip(names, row, strict=True)))
-        return lambda row: None if row[0] is None else write(row[0])
 
     def _protobuf_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
         generated = ProtobufMessage(self.columns, self.where, self.nullable)
@@ -393,29 +394,6 @@ def _without_indexes(data: bytes) -> bytes:
     for _ in range(count):
         at = zigzag(data, at)[1]
     return data[at:]
-
-
-def _of_protobuf(value: Any, type_: SqlType) -> Any:
-    """Return the field of a message as plain data."""
-    if value is None:
-        return None
-    if type_.base in WRAPPERS and isinstance(value, dict):
-        return value["value"]
-    match type_.base:
-        case "ARRAY":
-            return [_of_protobuf(each, type_.element) for each in value]
-        case "MAP":
-            return {key: _of_protobuf(each, type_.element) for key, each in value.items()}
-        case "STRUCT":
-            return {name: _of_protobuf(value[name], each) for name, each in type_.fields}
-        case "DECIMAL":
-            return Decimal(int.from_bytes(value["value"], signed=True)).scaleb(-value["scale"])
-        case "DATE":
-            return dt.date(value["year"], value["month"], value["day"])
-        case "TIME":
-            seconds = (value["hours"] * 60 + value["minutes"]) * 60 + value["seconds"]
-            return seconds * 1000 + value["nanos"] // 1_000_000
-    return value
 
 
 def _field(value: Any, type_: SqlType, *, wraps: bool) -> Any:

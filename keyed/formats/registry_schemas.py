@@ -29,10 +29,8 @@ from keyed.formats.sql_types import (
 _PARTS = ("key", "value", "references")
 _LOGICAL = {
     "date": DATE,
-    "time-millis": TIME,
-    "time-micros": TIME,
-    "timestamp-millis": TIMESTAMP,
-    "timestamp-micros": TIMESTAMP,
+    **dict.fromkeys(("time-millis", "time-micros"), TIME),
+    **dict.fromkeys(("timestamp-millis", "timestamp-micros"), TIMESTAMP),
 }
 _CONNECT = "org.apache.kafka.connect.data."
 _CONNECT_TIMES = {f"{_CONNECT}Date": DATE, f"{_CONNECT}Time": TIME, f"{_CONNECT}Timestamp": TIMESTAMP}
@@ -40,34 +38,25 @@ _AVRO = {
     "boolean": BOOLEAN,
     "int": INT,
     "long": BIGINT,
-    "float": DOUBLE,
-    "double": DOUBLE,
-    "string": STRING,
-    "bytes": BYTES,
-    "enum": STRING,
-    "fixed": BYTES,
+    **dict.fromkeys(("float", "double"), DOUBLE),
+    **dict.fromkeys(("string", "enum"), STRING),
+    **dict.fromkeys(("bytes", "fixed"), BYTES),
 }
 _JSON_NUMBERS = {"int8": INT, "int16": INT, "int32": INT, "int64": BIGINT}
 _PROTOBUF = {
     "bool": BOOLEAN,
-    "int32": INT,
-    "sint32": INT,
-    "sfixed32": INT,
     "string": STRING,
     "bytes": BYTES,
-    "float": DOUBLE,
-    "double": DOUBLE,
+    **dict.fromkeys(("float", "double"), DOUBLE),
+    **dict.fromkeys(("int32", "sint32", "sfixed32"), INT),
+    **dict.fromkeys(("uint32", "fixed32", "int64", "uint64", "sint64", "fixed64", "sfixed64"), BIGINT),
     "google.protobuf.Timestamp": TIMESTAMP,
     "google.type.Date": DATE,
     "google.type.TimeOfDay": TIME,
-    "google.protobuf.BoolValue": BOOLEAN,
-    "google.protobuf.Int32Value": INT,
-    "google.protobuf.StringValue": STRING,
-    "google.protobuf.BytesValue": BYTES,
-    **{f"google.protobuf.{name}Value": DOUBLE for name in ("Float", "Double")},
-    **{f"google.protobuf.{name}Value": BIGINT for name in ("Int64", "UInt32", "UInt64")},
-    **dict.fromkeys(("uint32", "fixed32", "int64", "uint64", "sint64", "fixed64", "sfixed64"), BIGINT),
 }
+#: The names of scalar types in the names of their wrappers.
+_WRAPPED = ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
+_PROTOBUF |= {f"google.protobuf.{name}Value": _PROTOBUF[name.lower()] for name in _WRAPPED}
 
 
 class RegistrySchemas:
@@ -125,9 +114,11 @@ class RegistrySchemas:
             DefinitionError: The schema cannot be read.
         """
         schema, references = self._given[topic][part], self._given[topic].get("references") or ()
-        read = {"AVRO": _avro, "JSON_SR": _json_schema}.get(format_, _protobuf)
+        references = [references] if isinstance(references, str) else references
         try:
-            return read(schema, [references] if isinstance(references, str) else references, name)
+            if format_ == "AVRO":
+                return _avro(schema, references)
+            return _json_type(_as_data(schema)) if format_ == "JSON_SR" else _protobuf(schema, references, name)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise DefinitionError(
                 f"schemas={{{topic!r}: {{{part!r}: ...}}}}: this is no {format_} schema that SQL has types for: "
@@ -147,7 +138,7 @@ def _as_data(schema: Any) -> Any:
 # Avro.
 
 
-def _avro(schema: Any, references: Sequence[str], _: str | None) -> SqlType:
+def _avro(schema: Any, references: Sequence[str]) -> SqlType:
     named: dict[str, SqlType] = {}
     for each in references:
         _avro_type(_as_data(each), named)
@@ -191,10 +182,6 @@ def _avro_named(schema: Any, named: dict[str, SqlType]) -> SqlType:
 
 
 # JSON Schema.
-
-
-def _json_schema(schema: Any, _: Sequence[str], __: str | None) -> SqlType:
-    return _json_type(_as_data(schema))
 
 
 def _json_type(schema: Any) -> SqlType:

@@ -121,21 +121,11 @@ class SqlType:
         return pa.type_for_alias(ARROW_NAMES[self.spark])
 
 
-BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, list(_WRITTEN)[:9])
+#: The types without parameters.
+_SIMPLE = [SqlType(base) for base in list(_WRITTEN)[:9]]
+BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = _SIMPLE
 #: The names of types without parameters in declarations.
-NAMED = {
-    "BOOLEAN": BOOLEAN,
-    "INT": INT,
-    "INTEGER": INT,
-    "BIGINT": BIGINT,
-    "DOUBLE": DOUBLE,
-    "STRING": STRING,
-    "VARCHAR": STRING,
-    "BYTES": BYTES,
-    "DATE": DATE,
-    "TIME": TIME,
-    "TIMESTAMP": TIMESTAMP,
-}
+NAMED = {each.base: each for each in _SIMPLE} | {"INTEGER": INT, "VARCHAR": STRING}
 
 
 def array(element: SqlType) -> SqlType:
@@ -199,9 +189,7 @@ def _of_parts(base: str, parts: Sequence[tuple[str, SqlType | None]]) -> SqlType
 
 
 #: The types of DuckDB's types without parts, by its names.
-_OF_DUCKDB = {
-    each.duckdb.lower(): each for each in (BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP)
-}
+_OF_DUCKDB = {each.duckdb.lower(): each for each in _SIMPLE}
 _OF_DUCKDB |= dict.fromkeys(("tinyint", "smallint", "utinyint", "usmallint"), INT)
 _OF_DUCKDB |= {"uinteger": BIGINT, "float": DOUBLE, "enum": STRING}
 _NESTED = {"list": "ARRAY", "array": "ARRAY", "map": "MAP", "struct": "STRUCT"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from functools import cache, partial
 from io import BytesIO
@@ -314,15 +314,24 @@ def _unavailable(
     )
 
 
-def plain_message(message: Any) -> Any:
-    """Return a Protobuf message as plain data."""
-    descriptor = message.DESCRIPTOR
-    if descriptor.full_name == "google.protobuf.Timestamp":
-        return message.ToDatetime(tzinfo=UTC)
-    return {field.name: _field(message, field) for field in descriptor.fields}
+#: The values of messages that represent a time, by the messages' names.
+MOMENTS: dict[str, Callable[[Any], Any]] = {"google.protobuf.Timestamp": lambda it: it.ToDatetime(tzinfo=UTC)}
 
 
-def _field(message: Any, field: Any) -> Any:
+def plain_message(message: Any, values: Mapping[str, Callable[[Any], Any]] = MOMENTS) -> Any:
+    """Return a Protobuf message as plain data.
+
+    Args:
+        message: The message.
+        values: Return the values of messages that represent one, by the messages' names.
+    """
+    value_of = values.get(message.DESCRIPTOR.full_name)
+    if value_of is not None:
+        return value_of(message)
+    return {field.name: _field(message, field, values) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message: Any, field: Any, values: Mapping[str, Callable[[Any], Any]]) -> Any:
     """Return the value of a field of a message as plain data."""
     if field.has_presence and not message.HasField(field.name):
         return None
@@ -330,15 +339,15 @@ def _field(message: Any, field: Any) -> Any:
     # Older versions have no `is_repeated`, newer ones warn of `label`.
     repeats = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
     if not repeats:
-        return _single(value, field)
+        return _single(value, field, values)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         of_values = field.message_type.fields_by_name["value"]
-        return {key: _single(value[key], of_values) for key in value}
-    return [_single(each, field) for each in value]
+        return {key: _single(value[key], of_values, values) for key in value}
+    return [_single(each, field, values) for each in value]
 
 
-def _single(value: Any, field: Any) -> Any:
+def _single(value: Any, field: Any, values: Mapping[str, Callable[[Any], Any]]) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
-    return value if field.message_type is None else plain_message(value)
+    return value if field.message_type is None else plain_message(value, values)

@@ -124,6 +124,21 @@ def _is_exact(values: Sequence[Any], type_: SqlType) -> bool:
     return kinds is not None and set(map(type, values)) <= kinds | {type(None)}
 
 
+_is: Any = pa.types
+#: Return true for Arrow's types whose values only need a cast to a type.
+_SAME: dict[str, Callable[[pa.DataType], bool]] = {
+    "INT": _is.is_integer,
+    "BIGINT": _is.is_integer,
+    "DOUBLE": lambda source: _is.is_floating(source) or (_is.is_integer(source) and source.bit_width < 64),
+    "STRING": lambda source: _is.is_large_string(source) or _is.is_string_view(source),
+    "BYTES": lambda source: (
+        _is.is_large_binary(source) or _is.is_binary_view(source) or _is.is_fixed_size_binary(source)
+    ),
+    "DATE": _is.is_date,
+    "TIMESTAMP": _is.is_date,
+}
+
+
 def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
     source, kinds = values.type, pa.types
@@ -135,39 +150,17 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
         source = values.type
     try:
         match type_.base:
-            case "INT" | "BIGINT":
-                if kinds.is_integer(source):
-                    return values.cast(type_.arrow)
-            case "DOUBLE":
-                if kinds.is_floating(source) or (kinds.is_integer(source) and source.bit_width < 64):
-                    return values.cast(pa.float64())
-            case "DECIMAL":
-                if kinds.is_integer(source) or kinds.is_decimal(source):
-                    return _fit(values.cast(pa.decimal256(76, type_.scale)), type_)
-            case "STRING":
-                if kinds.is_large_string(source) or kinds.is_string_view(source):
-                    return values.cast(pa.string())
-            case "BYTES":
-                if kinds.is_large_binary(source) or kinds.is_binary_view(source) or kinds.is_fixed_size_binary(source):
-                    return values.cast(pa.binary())
-            case "DATE":
-                if kinds.is_date(source):
-                    return values.cast(pa.date32())
-            case "TIME":
-                if kinds.is_time(source):
-                    return cast("pa.Array[Any]", pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000))
-            case "TIMESTAMP":
-                if kinds.is_timestamp(source):
-                    return _milliseconds(values)
-                if kinds.is_date(source):
-                    return values.cast(pa.timestamp("us"))
+            case base if base in _SAME and _SAME[base](source):
+                return values.cast(type_.arrow)
+            case "DECIMAL" if kinds.is_integer(source) or kinds.is_decimal(source):
+                return values.cast(pa.decimal256(76, type_.scale)).cast(type_.arrow)
+            case "TIME" if kinds.is_time(source):
+                return cast("pa.Array[Any]", pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000))
+            case "TIMESTAMP" if kinds.is_timestamp(source):
+                return _milliseconds(values)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
+        pass
     return None
-
-
-def _fit(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any]:
-    return values.cast(pa.decimal128(type_.precision, type_.scale))
 
 
 def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
@@ -464,7 +457,7 @@ def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False
     elif type_.base == "DATE":
         values = values.cast(pa.int32())
     cells = values.to_pylist()
-    if type_.base in ("ARRAY", "MAP", "STRUCT") or (in_json and type_.base in ("BYTES", "DOUBLE")):
+    if type_.has_parts or (in_json and type_.base in ("BYTES", "DOUBLE")):
         return [plain(each, type_, in_json=in_json) for each in cells]
     return cells
 

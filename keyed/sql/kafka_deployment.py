@@ -51,7 +51,7 @@ class Kafka(Shown):
     """
 
     bootstrap: str
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry, validator=check_registry)
     bounded: bool = attrs.field(default=False, kw_only=True)
     batch_interval: Duration = attrs.field(default=1000, kw_only=True)
     settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
@@ -60,7 +60,6 @@ class Kafka(Shown):
 
     def __attrs_post_init__(self) -> None:
         text(self.transactional_id, "Kafka: transactional_id", "text that is not empty")
-        check_registry("Kafka", self.registry)
         if not isinstance(self.bounded, bool):
             raise DefinitionError(f"Kafka: bounded={shown(self.bounded)} must be True or False")
         milliseconds_of(self.batch_interval, "Kafka(batch_interval)", least=1)
