@@ -331,13 +331,15 @@ def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -
     """Raise the error of DuckDB's binder at its place in the script."""
     message = error.partition("\n\nLINE ")[0].strip()
     message = re.sub(r"^\w+(?: \w+)? Error: ", "", message)
-    at = words[0].at
+
+    def place_of(word: str) -> int:
+        """Return the place of a word, or the beginning of the expression."""
+        places = (each.at for each in words if word and word.lower() in (each.text.lower(), each.identifier.lower()))
+        return next(places, words[0].at)
+
     found = _NAMED.search(message)
     name = found.group(1) if found else ""
-    place = next(
-        (each for each in words if name and each.is_identifier and each.identifier.lower() == name.lower()), None
-    )
-    at = at if place is None else place.at
+    at = place_of(name)
     if "Max expression depth" in message:
         text.fail("the expression is nested deeper than 1000; write a CREATE STREAM ... AS SELECT for a part of it", at)
     if "not found in FROM clause" in message and name:
@@ -348,13 +350,11 @@ def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -
     if "syntax error" in message:
         near = re.search(r'at or near \\?"(.*?)\\?"', message)
         shown = near.group(1) if near else ""
-        token = next((each for each in words if shown and each.text.lower() == shown.lower()), None)
-        text.fail(f"the expression is not valid{f' at {shown!r}' if shown else ''}", at if token is None else token.at)
+        text.fail(f"the expression is not valid{f' at {shown!r}' if shown else ''}", place_of(shown))
     operator = _OPERATOR.search(message)
     if operator:
         sign, types = operator.groups()
-        token = next((each for each in words if each.text == sign), words[0])
-        text.fail(f"{sign} does not take the types {types}; use CAST(... AS type)", token.at)
+        text.fail(f"{sign} does not take the types {types}; use CAST(... AS type)", place_of(sign))
     text.fail(message.split("\n")[0].partition(" You might need")[0], at)
 
 
