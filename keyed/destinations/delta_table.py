@@ -19,8 +19,8 @@ from keyed.base.extras import extra
 from keyed.base.schemas import Schema
 from keyed.destinations.ownership import PREFIX, BatchMark, Owner
 from keyed.destinations.sink import SinkWriter, SparkSide, folder_identity, local_folder
-from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
-from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
+from keyed.destinations.table_on_spark import DATABRICKS, LakeTable, finds_library, library, set_for, text_of
+from keyed.destinations.table_sink import TableMode, TableSink, option_names
 from keyed.destinations.table_writer import TableWriter
 from keyed.errors import DefinitionError, SessionError, SinkError
 
@@ -86,17 +86,25 @@ class DeltaSink(TableSink):
         """See `Sink`."""
         return DeltaWriter(self, owner, schema)
 
-    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
-        """See `Sink`."""
-        if spark is None:
-            return
-        check_table(self, schema, spark)
+    def check_on_spark(self, spark: SparkSide) -> None:
+        """See `TableSink`."""
         if self.storage_options:
             raise DefinitionError(
                 f"{self!r}: storage_options= is for the local runtime; on Spark the session's settings reach the store "
                 "(spark.hadoop.fs.s3a.access.key and so on): leave it out"
             )
-        _check_session(self, spark)
+        session = spark.session
+        if session.conf.get(DATABRICKS, None):
+            return
+        extensions, catalog = session.conf.get(_EXTENSIONS, None) or "", session.conf.get(_SPARK_CATALOG, None) or ""
+        has_library = finds_library(self, spark, lambda: _delta_columns(session, _place_on_spark(self, spark)))
+        if has_library and _DELTA_EXTENSION in extensions and catalog not in ("", "builtin"):
+            return
+        package = library(session, "io.delta:delta-spark_", _VERSIONS)
+        raise SessionError(
+            f"{self!r}: the Spark session has no Delta Lake: start it with {package}, "
+            f"{_EXTENSIONS}={_DELTA_EXTENSION} and {_SPARK_CATALOG}={_DELTA_CATALOG}"
+        )
 
     def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
         """See `Sink`."""
@@ -146,15 +154,12 @@ class DeltaWriter(TableWriter):
         with extra("delta", repr(sink)):
             import deltalake
         self._delta: Any = deltalake
-        self._sink = sink
         self._options = dict(sink.storage_options) or None
         self._place = sink.location
         super().__init__(sink, owner, schema, f"the Delta table {self._place!r}")
 
-    @property
-    def _overtaken(self) -> Overtaken:
-        error: type[Exception] = self._delta.exceptions.CommitFailedError
-        return error
+    def _overtaken(self, error: BaseException) -> str | None:
+        return str(error) if isinstance(error, self._delta.exceptions.CommitFailedError) else None
 
     def _open(self) -> Any:
         if self._delta.DeltaTable.is_deltatable(self._place, self._options):
@@ -164,26 +169,27 @@ class DeltaWriter(TableWriter):
             check_no_other(self._sink, folder)
         return None
 
-    def _create(self, schema: pa.Schema) -> None:
-        columns = self._delta.Schema.from_arrow(schema)
-        self._table = self._delta.DeltaTable.create(self._place, columns, mode="ignore", storage_options=self._options)
+    def _create(self, columns: pa.Schema) -> None:
+        schema = self._delta.Schema.from_arrow(columns)
+        self._table = self._delta.DeltaTable.create(self._place, schema, mode="ignore", storage_options=self._options)
 
     def _refresh(self) -> None:
-        self._table.update_incremental()
+        if self._table is not None:
+            self._table.update_incremental()
 
-    def _columns(self) -> tuple[pa.Schema, list[str]]:
+    def _schema(self) -> tuple[pa.Schema, list[str]]:
         import pyarrow as pa
 
         schema = self._table.schema()
         return pa.schema(schema), [field.name for field in schema.fields if not field.nullable]
 
-    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
+    def _kinds(self, columns: pa.Schema) -> Mapping[str, str]:
         import pyarrow as pa
 
-        return table_kinds(pa.schema(self._delta.Schema.from_arrow(schema)))
+        return super()._kinds(pa.schema(self._delta.Schema.from_arrow(columns)))
 
-    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
-        fields = self._delta.Schema.from_arrow(schema).fields
+    def _grow(self, columns: pa.Schema, new: Sequence[str]) -> None:
+        fields = self._delta.Schema.from_arrow(columns).fields
         self._table.alter.add_columns([field for field in fields if field.name in new])
 
     def _last_batch(self, query: str) -> int | None:
@@ -232,26 +238,27 @@ class DeltaLakeTable(LakeTable):
     the batch as version. Delta itself skips a batch whose version the table has.
     """
 
-    def _kinds_of(self, schema: pa.Schema) -> Mapping[str, str]:
-        return table_kinds(schema)
-
-    def _name(self, session: SparkSession) -> str:
+    @property
+    def _name(self) -> str:
         return f"delta.{quoted(_place_on_spark(self._sink, self._spark))}"
 
-    def _read_columns(self, session: SparkSession) -> Any:
-        return _delta_columns(session, _place_on_spark(self._sink, self._spark))
+    def _refresh(self) -> None:
+        """Do nothing: Spark reads the newest version."""
 
-    def _create(self, session: SparkSession) -> None:
+    def _fields(self) -> Any:
+        return _delta_columns(self._session, _place_on_spark(self._sink, self._spark))
+
+    def _create(self, columns: pa.Schema) -> None:
         folder = local_folder(self._sink.path)
         if folder is not None and self._spark.is_mounted:
             check_no_other(self._sink, folder)
-        session.sql(f"CREATE TABLE IF NOT EXISTS {self._name(session)} ({self._columns.ddl}) USING delta")
+        self._session.sql(f"CREATE TABLE IF NOT EXISTS {self._name} ({self._stored.ddl}) USING delta")
 
-    def _last_batch(self, session: SparkSession, query: str) -> int | None:
+    def _last_batch(self, query: str) -> int | None:
         from pyspark.sql import functions
 
         log = f"{_place_on_spark(self._sink, self._spark).rstrip('/')}/_delta_log"
-        reader = session.read.schema("txn struct<appId: string, version: bigint>")
+        reader = self._session.read.schema("txn struct<appId: string, version: bigint>")
         transactions = reader.option("pathGlobFilter", "*.json").json(log)
         transactions = transactions.union(reader.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log))
         of_query = transactions.where(functions.col("txn.appId") == PREFIX + query)
@@ -266,46 +273,19 @@ class DeltaLakeTable(LakeTable):
         # A column that another query has added is null.
         writer.save(_place_on_spark(self._sink, self._spark))
 
-    def _merge(self, session: SparkSession, view: str, batch_id: int) -> None:
+    def _merge(self, view: str, batch_id: int) -> None:
         # These settings are those of the query's own session. A batch DataFrame has that of the user.
         txn = {
             "spark.databricks.delta.write.txnAppId": PREFIX + self._owner.query,
             "spark.databricks.delta.write.txnVersion": str(batch_id),
         }
-        with set_for(session, txn if self._repeats else {}):
-            self._merge_into(session, view)
-
-
-def _check_session(sink: DeltaSink, spark: SparkSide) -> None:
-    """Check that a session has Delta Lake.
-
-    Raises:
-        SessionError: It lacks the library, or settings for it.
-    """
-    session = spark.session
-    if session.conf.get(DATABRICKS, None):
-        return
-    extensions, catalog = session.conf.get(_EXTENSIONS, None) or "", session.conf.get(_SPARK_CATALOG, None) or ""
-    has_library = True
-    try:
-        _delta_columns(session, _place_on_spark(sink, spark))
-    except Exception as error:
-        has_library = not NO_LIBRARY.search(text_of(error))
-        if has_library:
-            raise spark.failed(sink, error) from error
-    if has_library and _DELTA_EXTENSION in extensions and catalog not in ("", "builtin"):
-        return
-    package = library(session, "io.delta:delta-spark_", _VERSIONS)
-    raise SessionError(
-        f"{sink!r}: the Spark session has no Delta Lake: start it with {package}, "
-        f"{_EXTENSIONS}={_DELTA_EXTENSION} and {_SPARK_CATALOG}={_DELTA_CATALOG}"
-    )
+        with set_for(self._session, txn if self._repeats else {}):
+            self._merge_into(view)
 
 
 def _place_on_spark(sink: DeltaSink, spark: SparkSide) -> str:
     """Return the path of a table as Spark takes it."""
-    folder = local_folder(sink.path)
-    return str(folder) if folder is not None and spark.is_mounted else sink.path
+    return sink.location if spark.is_mounted else sink.path
 
 
 def _delta_columns(session: SparkSession, place: str) -> Any:

@@ -21,14 +21,14 @@ from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.destinations.ownership import PREFIX, BatchMark, Owner
 from keyed.destinations.sink import SinkWriter, SparkSide
-from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
-from keyed.destinations.table_sink import Overtaken, TableMode, TableSink, option_names, table_kinds
+from keyed.destinations.table_on_spark import DATABRICKS, LakeTable, finds_library, library, set_for
+from keyed.destinations.table_sink import TableMode, TableSink, option_names
 from keyed.destinations.table_writer import TableWriter
 from keyed.errors import DefinitionError, SessionError, SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 #: The class of Iceberg's catalogs, and its versions by versions of Spark.
@@ -75,6 +75,10 @@ class IcebergSink(TableSink):
         """See `TableSink`."""
         return f"{self.catalog}.{self.table}"
 
+    def kinds(self, schema: pa.Schema) -> dict[str, str]:
+        """See `TableSink`."""
+        return {name: _SMALL.sub("int32", kind) for name, kind in super().kinds(schema).items()}
+
     @property
     def identity(self) -> Hashable:
         """See `Sink`."""
@@ -84,18 +88,24 @@ class IcebergSink(TableSink):
         """See `Sink`."""
         return IcebergWriter(self, owner, schema)
 
-    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
-        """See `Sink`."""
-        if spark is None:
-            return
-        check_table(self, schema, spark)
+    def check_on_spark(self, spark: SparkSide) -> None:
+        """See `TableSink`."""
         if self.options:
             raise DefinitionError(
                 f"{self!r}: options= is for the local runtime; on Spark the catalog is one of the session's: set "
                 f"spark.sql.catalog.{self.catalog} and its properties, spark.sql.catalog.{self.catalog}.type and so "
                 "on, and leave it out"
             )
-        _check_session(self, spark)
+        session, name = spark.session, f"spark.sql.catalog.{self.catalog}"
+        has_catalog = session.conf.get(name, None) or session.conf.get(DATABRICKS, None)
+        # Spark loads a catalog when it is used.
+        if has_catalog and finds_library(self, spark, lambda: session.catalog.tableExists(_name_on_spark(self))):
+            return
+        package = library(session, "org.apache.iceberg:iceberg-spark-runtime-", _VERSIONS)
+        raise SessionError(
+            f"{self!r}: the Spark session has no Iceberg catalog {self.catalog!r}: start it with {package}, "
+            f"{name}={_CATALOG} and the catalog's properties: {name}.type, {name}.uri, {name}.warehouse and so on"
+        )
 
     def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
         """See `Sink`."""
@@ -147,14 +157,12 @@ class IcebergWriter(TableWriter):
             import pyiceberg.exceptions
             import pyiceberg.expressions
         self._iceberg: Any = pyiceberg
-        self._sink = sink
         self._catalog: Any = None
         super().__init__(sink, owner, schema, f"the Iceberg table {sink.place!r}")
 
-    @property
-    def _overtaken(self) -> Overtaken:
+    def _overtaken(self, error: BaseException) -> str | None:
         errors = self._iceberg.exceptions
-        return errors.CommitFailedException, errors.ValidationException
+        return str(error) if isinstance(error, errors.CommitFailedException | errors.ValidationException) else None
 
     def _open(self) -> Any:
         # All keys of a batch may be new. Copies run in threads, and filters are those of the process: they stay.
@@ -162,23 +170,21 @@ class IcebergWriter(TableWriter):
         self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
         return self._catalog.load_table(self._sink.table) if self._catalog.table_exists(self._sink.table) else None
 
-    def _create(self, schema: pa.Schema) -> None:
+    def _create(self, columns: pa.Schema) -> None:
         self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
-        self._table = self._catalog.create_table_if_not_exists(self._sink.table, schema)
+        self._table = self._catalog.create_table_if_not_exists(self._sink.table, columns)
 
     def _refresh(self) -> None:
-        self._table.refresh()
+        if self._table is not None:
+            self._table.refresh()
 
-    def _columns(self) -> tuple[pa.Schema, list[str]]:
+    def _schema(self) -> tuple[pa.Schema, list[str]]:
         schema = self._table.schema()
         return schema.as_arrow(), [field.name for field in schema.fields if field.required]
 
-    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
-        return iceberg_kinds(schema)
-
-    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
+    def _grow(self, columns: pa.Schema, new: Sequence[str]) -> None:
         with self._table.update_schema() as update:
-            update.union_by_name(schema)
+            update.union_by_name(columns)
 
     def close(self) -> None:
         """See `SinkWriter`."""
@@ -240,7 +246,8 @@ class IcebergWriter(TableWriter):
         numbered = hits.select(names).append_column("", pa.array(range(hits.num_rows), pa.int64()))
         typed = keys.cast(hits.select(names).schema)
         others = numbered.join(typed, names, join_type="left anti", use_threads=False).column("")
-        return pa.concat_tables([hits.take(others), rows.cast(_within(hits.schema, rows))], promote_options="default")
+        types = pa.schema([hits.schema.field(name) for name in rows.column_names])
+        return pa.concat_tables([hits.take(others), rows.cast(types)], promote_options="default")
 
     def _last_batch(self, query: str) -> int | None:
         """Return the last batch of a query in the table."""
@@ -257,32 +264,29 @@ class IcebergLakeTable(LakeTable):
     which outlives the snapshots, is set in a commit of its own right afterwards.
     """
 
-    def _kinds_of(self, schema: pa.Schema) -> Mapping[str, str]:
-        return iceberg_kinds(schema)
-
-    def _name(self, session: SparkSession) -> str:
+    @property
+    def _name(self) -> str:
         return _name_on_spark(self._sink)
 
-    def _refresh(self, session: SparkSession) -> None:
+    def _refresh(self) -> None:
         # Iceberg's catalogs keep tables that were read.
-        if session.catalog.tableExists(self._name(session)):
-            session.sql(f"REFRESH TABLE {self._name(session)}")
+        if self._session.catalog.tableExists(self._name):
+            self._session.sql(f"REFRESH TABLE {self._name}")
 
-    def _read_columns(self, session: SparkSession) -> Any:
-        name = self._name(session)
-        return session.table(name).schema if session.catalog.tableExists(name) else None
+    def _fields(self) -> Any:
+        return self._session.table(self._name).schema if self._session.catalog.tableExists(self._name) else None
 
-    def _create(self, session: SparkSession) -> None:
-        namespace = self._name(session).removesuffix("." + quoted(self._sink.table.rpartition(".")[2]))
-        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+    def _create(self, columns: pa.Schema) -> None:
+        namespace = self._name.removesuffix("." + quoted(self._sink.table.rpartition(".")[2]))
+        self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         # Iceberg has no smaller integers.
-        columns = Schema(tuple((name, _widen_integers(type_)) for name, type_ in self._columns.columns))
-        session.sql(f"CREATE TABLE IF NOT EXISTS {self._name(session)} ({columns.ddl}) USING iceberg")
+        schema = Schema(tuple((name, _widen_integers(type_)) for name, type_ in self._stored.columns))
+        self._session.sql(f"CREATE TABLE IF NOT EXISTS {self._name} ({schema.ddl}) USING iceberg")
 
-    def _last_batch(self, session: SparkSession, query: str) -> int | None:
+    def _last_batch(self, query: str) -> int | None:
         from pyspark.sql import functions
 
-        name = self._name(session)
+        session, name = self._session, self._name
         properties = {row["key"]: row["value"] for row in session.sql(f"SHOW TBLPROPERTIES {name}").collect()}
         if "format" not in properties and "current-snapshot-id" not in properties:
             raise SinkError(f"{self._sink!r}: {self._sink.place} is no Iceberg table; give another")
@@ -295,73 +299,47 @@ class IcebergLakeTable(LakeTable):
     def _append(self, frame: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions
 
-        session, name = frame.sparkSession, self._name(frame.sparkSession)
-
         def append() -> None:
-            own = {*self._columns.names}
+            own = {*self._stored.names}
             # A column that another query has added is null.
             columns = [
                 functions.col(quoted(field.name))
                 if field.name in own
                 else functions.lit(None).cast(field.dataType).alias(field.name)
-                for field in session.table(name).schema
+                for field in self._session.table(self._name).schema
             ]
-            writer = frame.select(*columns).writeTo(name)
+            writer = frame.select(*columns).writeTo(self._name)
             for key, value in self._marks(batch_id).items():
                 writer = writer.option(f"snapshot-property.{key}", value)
             writer.append()
 
-        self._once(session, batch_id, append)
+        self._once(batch_id, append)
 
-    def _merge(self, session: SparkSession, view: str, batch_id: int) -> None:
+    def _merge(self, view: str, batch_id: int) -> None:
         marks = {f"spark.sql.iceberg.snapshot-property.{key}": value for key, value in self._marks(batch_id).items()}
 
         def merge() -> None:
             # The session's settings: see `DeltaLakeTable`.
-            with set_for(session, marks if self._repeats else {}):
-                self._merge_into(session, view)
+            with set_for(self._session, marks if self._repeats else {}):
+                self._merge_into(view)
 
-        self._once(session, batch_id, merge)
+        self._once(batch_id, merge)
 
-    def _once(self, session: SparkSession, batch_id: int, write: Callable[[], None]) -> None:
+    def _once(self, batch_id: int, write: Callable[[], None]) -> None:
         """Write a batch unless the table has it."""
-        self._refresh(session)
+        self._refresh()
         query = self._owner.query
         if not self._repeats:
             write()
             return
-        last = self._last_batch(session, query)
+        last = self._last_batch(query)
         if last is None or last < batch_id:
             write()
         if last is None or last <= batch_id:
-            session.sql(f"ALTER TABLE {self._name(session)} SET TBLPROPERTIES ('{PREFIX}{query}' = '{batch_id}')")
+            self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{PREFIX}{query}' = '{batch_id}')")
 
     def _marks(self, batch_id: int) -> dict[str, str]:
         return BatchMark(self._owner.query, batch_id).properties
-
-
-def _check_session(sink: IcebergSink, spark: SparkSide) -> None:
-    """Check that a session has a catalog of Iceberg.
-
-    Raises:
-        SessionError: It lacks the library, or settings for it.
-    """
-    session = spark.session
-    name = f"spark.sql.catalog.{sink.catalog}"
-    if session.conf.get(name, None) or session.conf.get(DATABRICKS, None):
-        try:
-            # Spark loads a catalog when it is used.
-            session.catalog.tableExists(_name_on_spark(sink))
-        except Exception as error:
-            if not NO_LIBRARY.search(text_of(error)):
-                raise spark.failed(sink, error) from error
-        else:
-            return
-    package = library(session, "org.apache.iceberg:iceberg-spark-runtime-", _VERSIONS)
-    raise SessionError(
-        f"{sink!r}: the Spark session has no Iceberg catalog {sink.catalog!r}: start it with {package}, "
-        f"{name}={_CATALOG} and the catalog's properties: {name}.type, {name}.uri, {name}.warehouse and so on"
-    )
 
 
 def _name_on_spark(sink: IcebergSink) -> str:
@@ -371,15 +349,3 @@ def _name_on_spark(sink: IcebergSink) -> str:
 
 def _widen_integers(type_: str) -> str:
     return re.sub(r"(?<![\w`])(?:tinyint|smallint|byte|short)(?![\w`:])", "int", type_, flags=re.IGNORECASE)
-
-
-def _within(schema: pa.Schema, rows: pa.Table) -> pa.Schema:
-    """Return the columns of rows with the types that they have in a schema."""
-    import pyarrow as pa
-
-    return pa.schema([schema.field(name) for name in rows.column_names])
-
-
-def iceberg_kinds(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with the names of their types in Iceberg tables."""
-    return {name: _SMALL.sub("int32", kind) for name, kind in table_kinds(schema).items()}

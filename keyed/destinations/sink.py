@@ -160,7 +160,6 @@ class SinkWriter:
 
     def pack(self, batch: SinkBatch) -> list[Record] | None:
         """Return the records for `write`; by default ``None``: `write` gets the batch itself, and can replace it."""
-        del batch
         return None
 
     @staticmethod
@@ -257,7 +256,7 @@ class SparkSide(Protocol):
     def repeats(self) -> bool:
         """True if a batch may come again."""
 
-    def essence(self, error: Exception) -> str:
+    def essence(self, error: BaseException) -> str:
         """Return the relevant part of the text of Spark's error."""
 
     def failed(self, sink: Sink, error: Exception) -> Exception:
@@ -333,7 +332,6 @@ class Sink(Shown, ABC):
 
     def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
         """Return the writer of a run on Spark; by default that of `open`, in Spark's driver."""
-        del spark
         return self.open(owner, schema)
 
 

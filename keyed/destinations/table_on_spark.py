@@ -6,23 +6,23 @@ A batch that is skipped is computed all the same, because the operators' state i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from keyed.base.column_types import of_spark, quoted
 from keyed.base.ids import random_id
 from keyed.base.schemas import Schema
 from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import SinkBatch, SinkWriter, SparkSide
-from keyed.destinations.table_sink import TableSink, added, attempts, check_declared, null_key, stored, warn_of_overlap
-from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError
+from keyed.destinations.sink import SinkBatch, SparkSide
+from keyed.destinations.table_sink import LakeWriter, TableSink, null_key, stored
+from keyed.errors import OutputDefinitionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_T = TypeVar("_T")
 #: A setting of the clusters of Databricks, which have Delta without any setting.
 DATABRICKS = "spark.databricks.clusterUsageTags.sparkVersion"
 #: Errors of a commit that another one has overtaken.
@@ -32,33 +32,13 @@ _OVERTAKEN = re.compile(
     r"|TABLE_OR_VIEW_ALREADY_EXISTS|FIELD_ALREADY_EXISTS|DELTA_TABLE_ALREADY_EXISTS|SQLITE_BUSY"
 )
 #: Errors of a session without the libraries.
-NO_LIBRARY = re.compile(
+_NO_LIBRARY = re.compile(
     r"DATA_SOURCE_NOT_FOUND|CLASS_NOT_FOUND|ClassNotFound|NoClassDefFound|Cannot find catalog plugin class"
 )
 #: Streams run without it, and it saves tasks for shuffled rows.
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
 #: Name of a column of numbered rows.
 _ORDER = "__keyed_order"
-
-
-class _OvertakenError(Exception):
-    """Another writer of the table was first."""
-
-
-def check_table(sink: TableSink, schema: Schema | None, spark: SparkSide) -> None:
-    """Check that a query can write a table on Spark, before anything is created.
-
-    Raises:
-        DefinitionError: The query runs over Spark Connect.
-        SinkError: The sink names a column that the output does not have, or has with another type.
-    """
-    if spark.is_remote:
-        raise DefinitionError(
-            f"{sink!r}: over Spark Connect a table has no writer that repeats no batch; run the query in Spark's own "
-            "program, or write output.df with the table's own sink"
-        )
-    if schema is not None:
-        check_declared(sink, schema)
 
 
 def library(session: SparkSession, name: str, versions: Mapping[str, str]) -> str:
@@ -73,8 +53,23 @@ def library(session: SparkSession, name: str, versions: Mapping[str, str]) -> st
     )
 
 
-class LakeTable(SinkWriter):
-    """Base of the writers of one query's batches to a table.
+def finds_library(sink: TableSink, spark: SparkSide, look: Callable[[], object]) -> bool:
+    """Return whether a look at a table finds the libraries of its format.
+
+    Raises:
+        KeyedError: It fails for another reason.
+    """
+    try:
+        look()
+    except Exception as error:
+        if not _NO_LIBRARY.search(text_of(error)):
+            raise spark.failed(sink, error) from error
+        return False
+    return True
+
+
+class LakeTable(LakeWriter):
+    """Base of the writers of one query's batches to a table on Spark.
 
     Args:
         sink: The sink.
@@ -84,51 +79,51 @@ class LakeTable(SinkWriter):
     """
 
     def __init__(self, sink: TableSink, owner: Owner, schema: Schema, spark: SparkSide) -> None:
-        self._sink: Any = sink
-        self._owner = owner
+        super().__init__(sink, owner)
         self._spark = spark
+        #: That of the last batch, once there is one.
+        self._session = spark.session
         self._repeats = spark.repeats
         columns = stored(sink, schema.names)
-        self._columns = Schema(tuple((name, type_) for name, type_ in schema.columns if name in columns))
+        self._stored = Schema(tuple((name, type_) for name, type_ in schema.columns if name in columns))
 
     def claim(self, repeated: int | None = None) -> None:
         """Look for the rows of earlier queries. See `SinkWriter`."""
-        del repeated
-        session = self._spark.session
 
         def look() -> None:
-            self._refresh(session)
-            if self._read_columns(session) is not None:
-                warn_of_overlap(self._sink, self._owner, lambda query: self._last_batch(session, query))
+            self._refresh()
+            if self._fields() is not None:
+                self._warn_of_overlap()
 
         if self._owner.earlier:
             self._attempt(look)
 
-    def prepare(self, schema: pa.Schema) -> None:
-        """Compare the table with the output, create it, or add the output's new columns to it. See `SinkWriter`."""
-        del schema
-        session = self._spark.session
+    def _columns(self) -> tuple[Mapping[str, str], list[str]] | None:
+        import pyarrow as pa
 
-        def grow() -> None:
-            self._refresh(session)
-            if self._read_columns(session) is None:
-                self._create(session)
-            there = self._read_columns(session)
-            assert there is not None
-            required = [field.name for field in there if not field.nullable]
-            now = self._kinds((field.name, of_spark(field.dataType)) for field in there)
-            new = added(self._sink, now, self._kinds(self._columns.columns), required)
-            if new:
-                columns = Schema(tuple(each for each in self._columns.columns if each[0] in new))
-                session.sql(f"ALTER TABLE {self._name(session)} ADD COLUMNS ({columns.ddl})")
+        from keyed.arrow.write import arrow_type
 
-        self._attempt(grow)
+        fields = self._fields()
+        if fields is None:
+            return None
+        kinds: dict[str, str] = {}
+        for field in fields:
+            type_ = of_spark(field.dataType)
+            try:
+                kinds |= self._kinds(pa.schema([(field.name, arrow_type(type_))]))
+            except OutputDefinitionError:
+                kinds[field.name] = type_
+        return kinds, [field.name for field in fields if not field.nullable]
+
+    def _grow(self, columns: pa.Schema, new: Sequence[str]) -> None:
+        added = Schema(tuple(each for each in self._stored.columns if each[0] in new))
+        self._session.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({added.ddl})")
 
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """See `SinkWriter`."""
-        frame = rows.frame
-        session, sink = frame.sparkSession, self._sink
-        with set_for(session, _ADAPTIVE if self._repeats else {}):
+        frame, sink = rows.frame, self._sink
+        self._session = frame.sparkSession
+        with set_for(self._session, _ADAPTIVE if self._repeats else {}):
             if sink.mode == "append":
                 # All tasks have to run, also if the batch was written before.
                 if frame.count():
@@ -139,79 +134,45 @@ class LakeTable(SinkWriter):
                 view = f"keyed_{random_id().replace('-', '')}"
                 last.createOrReplaceTempView(view)
                 try:
-                    self._attempt(lambda: self._merge(session, view, batch_id))
+                    self._attempt(lambda: self._merge(view, batch_id))
                 finally:
-                    session.catalog.dropTempView(view)
+                    self._session.catalog.dropTempView(view)
 
-    def _merge_into(self, session: SparkSession, view: str) -> None:
-        sink, names = self._sink, [quoted(name) for name in self._columns.names]
+    def _merge_into(self, view: str) -> None:
+        sink, names = self._sink, [quoted(name) for name in self._stored.names]
         same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in sink.key)
         gone = "false" if sink.deleted is None else f"coalesce(s.{quoted(sink.deleted)}, false)"
         deletes = "" if sink.deleted is None else f"WHEN MATCHED AND {gone} THEN DELETE "
         updates = ", ".join(f"t.{name} = s.{name}" for name in names)
         inserts = f"({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
         # Names are quoted, and there are no values.
-        session.sql(
-            f"MERGE INTO {self._name(session)} t USING {view} s ON {same} {deletes}WHEN MATCHED THEN UPDATE SET "
+        self._session.sql(
+            f"MERGE INTO {self._name} t USING {view} s ON {same} {deletes}WHEN MATCHED THEN UPDATE SET "
             f"{updates} WHEN NOT MATCHED AND NOT {gone} THEN INSERT {inserts}"
         )
 
-    def _attempt(self, attempt: Callable[[], _T]) -> _T:
-        def tried() -> _T:
-            try:
-                return attempt()
-            except Exception as error:
-                if _OVERTAKEN.search(text_of(error)):
-                    raise _OvertakenError(self._spark.essence(error)) from error
-                raise
+    def _overtaken(self, error: BaseException) -> str | None:
+        return self._spark.essence(error) if _OVERTAKEN.search(text_of(error)) else None
 
-        try:
-            return attempts(self._sink, tried, _OvertakenError)
-        except KeyedError:
-            raise
-        except Exception as error:
-            raise self._spark.failed(self._sink, error) from error
+    def _failed(self, error: Exception) -> Exception:
+        return self._spark.failed(self._sink, error)
 
-    def _kinds(self, columns: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Return columns with the names of their types, as the local runtime has them."""
-        import pyarrow as pa
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """The name of the table in SQL."""
 
-        from keyed.arrow.write import arrow_type
+    @abstractmethod
+    def _fields(self) -> Any:
+        """Return the table's columns as Spark has them; ``None`` if there is no table."""
 
-        kinds: dict[str, str] = {}
-        for name, type_ in columns:
-            try:
-                kinds |= self._kinds_of(pa.schema([(name, arrow_type(type_))]))
-            except OutputDefinitionError:
-                kinds[name] = type_
-        return kinds
-
-    def _kinds_of(self, schema: pa.Schema) -> Mapping[str, str]:
-        raise NotImplementedError
-
-    def _name(self, session: SparkSession) -> str:
-        """Return the name of the table in SQL."""
-        raise NotImplementedError
-
-    def _refresh(self, session: SparkSession) -> None:
-        """Forget what this program has read of the table."""
-
-    def _read_columns(self, session: SparkSession) -> Any:
-        """Return the table's columns; ``None`` if there is no table."""
-        raise NotImplementedError
-
-    def _create(self, session: SparkSession) -> None:
-        raise NotImplementedError
-
-    def _last_batch(self, session: SparkSession, query: str) -> int | None:
-        """Return the last batch of a query in the table."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _append(self, frame: DataFrame, batch_id: int) -> None:
-        raise NotImplementedError
+        """Append the rows of a batch, unless the table has them."""
 
-    def _merge(self, session: SparkSession, view: str, batch_id: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _merge(self, view: str, batch_id: int) -> None:
+        """Merge the rows of a view, those of a batch, unless the table has them."""
 
 
 def _last_rows(frame: DataFrame, sink: TableSink) -> DataFrame | None:

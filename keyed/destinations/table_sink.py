@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import attrs
@@ -18,8 +19,8 @@ from keyed.base.column_types import of_arrow
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, SinkWriter
-from keyed.errors import DefinitionError, SinkError
+from keyed.destinations.sink import Sink, SinkWriter, SparkSide
+from keyed.errors import DefinitionError, KeyedError, SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 TableMode = Literal["append", "upsert"]
 _T = TypeVar("_T")
-Overtaken = type[Exception] | tuple[type[Exception], ...]
 #: Number of attempts at a commit that other writers of the table overtake.
 ATTEMPTS = 10
 
@@ -77,11 +77,6 @@ class TableSink(Sink):
         raise NotImplementedError(f"{type(self).__name__} does not define place")
 
     @property
-    def identity(self) -> Hashable:
-        """See `Sink`."""
-        return self.place
-
-    @property
     def clash(self) -> str:
         """See `Sink`."""
         return (
@@ -89,11 +84,42 @@ class TableSink(Sink):
             "the other; give each output a table of its own"
         )
 
+    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
+        """See `Sink`."""
+        if spark is None:
+            return
+        if spark.is_remote:
+            raise DefinitionError(
+                f"{self!r}: over Spark Connect a table has no writer that repeats no batch; run the query in Spark's "
+                "own program, or write output.df with the table's own sink"
+            )
+        if schema is not None:
+            check_types(self, dict(schema.columns))
+        self.check_on_spark(spark)
+
+    def check_on_spark(self, spark: SparkSide) -> None:
+        """Check that a Spark session can write the table.
+
+        Raises:
+            DefinitionError: A parameter is for the local runtime.
+            SessionError: The session lacks a library, or settings for it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define check_on_spark")
+
     def open_copy(self, owner: Owner) -> SinkWriter:
         """See `Sink`."""
         if self.mode != "upsert" or self.deleted is not None:
             raise DefinitionError(f'replicate: {self!r} must have mode="upsert", and no deleted=')
         return self.open(owner, None)
+
+    def kinds(self, schema: pa.Schema) -> dict[str, str]:
+        """Return columns with the names of their types in tables of this format."""
+        import pyarrow as pa
+
+        from keyed.arrow.kinds import kinds
+
+        local = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is None}
+        return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(schema).items()}
 
     def _shown(self, function: str, table: str, **others: Any) -> str:
         """Return the call that made the sink."""
@@ -101,16 +127,6 @@ class TableSink(Sink):
         usual = {"mode": "append", "key": (), "deleted": None}
         options = {name: shown(value) for name, value in values.items() if value != usual[name]}
         return f"{function}({', '.join([shown(table), *(f'{n}={v}' for n, v in {**others, **options}.items())])})"
-
-
-def check_declared(sink: TableSink, schema: Schema) -> None:
-    """Check the declared columns of an output to a table.
-
-    Raises:
-        SinkError: The sink names a column that the output does not have, or has with another type.
-    """
-    stored(sink, schema.names)
-    check_types(sink, dict(schema.columns))
 
 
 def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Table:
@@ -130,7 +146,6 @@ def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Tab
         for name, type_ in types.items():
             if re.search(r"\bnull$|\bnull[>,]", type_):
                 raise SinkError(f"{sink!r}: the first rows have no value in {name!r}, so its type is open; {declare}")
-        stored(sink, list(types))
         check_types(sink, types)
         return rows
     # Nulls alone have no type.
@@ -142,16 +157,6 @@ def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Tab
         both = [", ".join(f"{field.name} {field.type}" for field in schema) for schema in (rows.schema, columns)]
         raise SinkError(f"{sink!r}: the rows have the columns {both[0]}, and the first ones had {both[1]}; {declare}")
     return rows
-
-
-def table_kinds(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with the names of their types in tables of Delta and Iceberg."""
-    import pyarrow as pa
-
-    from keyed.arrow.kinds import kinds
-
-    local = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is None}
-    return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(schema).items()}
 
 
 def stored(sink: TableSink, columns: Sequence[str]) -> list[str]:
@@ -174,8 +179,9 @@ def check_types(sink: TableSink, types: Mapping[str, str]) -> None:
         types: Spark types of the output's columns by name.
 
     Raises:
-        SinkError: A column of the key has no exact equality, or ``deleted`` is not boolean.
+        SinkError: One is missing, a column of the key has no exact equality, or ``deleted`` is not boolean.
     """
+    stored(sink, list(types))
     for name in sink.key:
         if types[name].startswith(("float", "double", "array", "map", "struct", "void")):
             raise SinkError(
@@ -199,23 +205,18 @@ def added(sink: TableSink, there: Mapping[str, str], new: Mapping[str, str], req
         SinkError: The table has other columns.
     """
     same = {name.lower(): name for name in there}
-    clash = next((name for name in new if name not in there and name.lower() in same), None)
-    if clash is not None or required or any(new.get(name) != type_ for name, type_ in there.items()):
-        why = (
-            f"{clash} is {same[clash.lower()]} there"
-            if clash is not None
-            else f"{', '.join(required)} must not be null there, and a column of an output may be null"
-            if required
-            else ", ".join(
-                f"the output has no {name}" if name not in new else f"{name} is {new[name]} in the output"
-                for name, type_ in there.items()
-                if new.get(name) != type_
-            )
-        )
+    clashes = [f"{name} is {same[name.lower()]} there" for name in new if name not in there and name.lower() in same]
+    not_null = [f"{', '.join(required)} must not be null there, and a column of an output may be null"]
+    others = [
+        f"the output has no {name}" if name not in new else f"{name} is {new[name]} in the output"
+        for name, type_ in there.items()
+        if new.get(name) != type_
+    ]
+    if why := clashes[:1] or (not_null if required else others):
         columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (there, new)]
         raise SinkError(
-            f"{sink!r}: the table has other columns than the output: {why}. The table has {columns[0]}; the output has "
-            f"{columns[1]}. Give another table, or the table's columns (an output may add columns)"
+            f"{sink!r}: the table has other columns than the output: {', '.join(why)}. The table has {columns[0]}; the "
+            f"output has {columns[1]}. Give another table, or the table's columns (an output may add columns)"
         )
     return [name for name in new if name not in there]
 
@@ -242,47 +243,109 @@ def null_key(sink: TableSink, name: str) -> SinkError:
     return SinkError(f"{sink!r}: a row has a null in {name!r}, a column of the key; drop such rows before the sink")
 
 
-def warn_of_overlap(sink: TableSink, owner: Owner, last_batch: Callable[[str], int | None]) -> None:
-    """Log that a restored query adds rows that an earlier query has added, if so.
+class LakeWriter(SinkWriter, ABC):
+    """Base of the writers of one query's batches to a table, in either runtime.
 
     Args:
         sink: The sink.
-        owner: The restored query.
-        last_batch: Returns the last batch of a query in the table.
+        owner: The query.
     """
-    if not owner.earlier or last_batch(owner.query) is not None:
-        return
-    for query in owner.earlier:
-        last = last_batch(query)
-        if sink.mode == "append" and last is not None and last >= owner.next_batch:
-            _log.warning(
-                "%r: the query %s, from which this one was restored, has written batches up to %d to the table, and "
-                "this one goes on with batch %d: rows of batches in between are there twice unless the table is rolled "
-                "back",
-                sink,
-                query,
-                last,
-                owner.next_batch,
-            )
 
+    def __init__(self, sink: Any, owner: Owner) -> None:
+        self._sink = sink
+        self._owner = owner
 
-def attempts(sink: TableSink, attempt: Callable[[], _T], overtaken: Overtaken) -> _T:
-    """Return the result of an attempt at a commit, which is repeated while other writers overtake it.
+    @abstractmethod
+    def _overtaken(self, error: BaseException) -> str | None:
+        """Return the text of the error of a commit that another one has overtaken; ``None`` for any other error."""
 
-    Args:
-        sink: The sink.
-        attempt: Reads the table, and commits to it.
-        overtaken: The exceptions of a commit that another one has overtaken.
+    @abstractmethod
+    def _failed(self, error: Exception) -> Exception:
+        """Return keyed's error for an error of a library."""
 
-    Raises:
-        SinkError: They overtake it again and again.
-    """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return attempt()
-        except overtaken as error:
-            _log.info("%r: another writer of the table was first, trying again: %s", sink, error)
-    try:
-        return attempt()
-    except overtaken as error:
-        raise SinkError(f"{sink!r}: other writers of the table were first {ATTEMPTS} times: {error}") from error
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Read the newest version of the table, if there is a table."""
+
+    @abstractmethod
+    def _columns(self) -> tuple[Mapping[str, str], list[str]] | None:
+        """Return the table's columns with the names of their types, and those without nulls; ``None`` without one."""
+
+    @abstractmethod
+    def _create(self, columns: pa.Schema) -> None:
+        """Create the table."""
+
+    @abstractmethod
+    def _grow(self, columns: pa.Schema, new: Sequence[str]) -> None:
+        """Add the new ones of columns to the table."""
+
+    @abstractmethod
+    def _last_batch(self, query: str) -> int | None:
+        """Return the last batch of a query in the table."""
+
+    def _kinds(self, columns: pa.Schema) -> Mapping[str, str]:
+        """Return columns with the names of their types in tables of this format."""
+        kinds: Mapping[str, str] = self._sink.kinds(columns)
+        return kinds
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Create the table, or add the output's new columns to it.
+
+        Raises:
+            SinkError: The table has other columns.
+        """
+        import pyarrow as pa
+
+        output = pa.schema([schema.field(name) for name in stored(self._sink, schema.names)])
+
+        def grow() -> None:
+            self._refresh()
+            if self._columns() is None:
+                self._create(output)
+            columns = self._columns()
+            assert columns is not None
+            if new := added(self._sink, columns[0], self._kinds(output), columns[1]):
+                self._grow(output, new)
+
+        self._attempt(grow)
+
+    def _warn_of_overlap(self) -> None:
+        """Log that a restored query adds rows that an earlier query has added, if so."""
+        owner = self._owner
+        if not owner.earlier or self._last_batch(owner.query) is not None:
+            return
+        for query in owner.earlier:
+            last = self._last_batch(query)
+            if self._sink.mode == "append" and last is not None and last >= owner.next_batch:
+                _log.warning(
+                    "%r: the query %s, from which this one was restored, has written batches up to %d to the table, "
+                    "and this one goes on with batch %d: rows of batches in between are there twice unless the table "
+                    "is rolled back",
+                    self._sink,
+                    query,
+                    last,
+                    owner.next_batch,
+                )
+
+    def _attempt(self, attempt: Callable[[], _T]) -> _T:
+        """Return the result of an attempt at a commit, which is repeated while other writers overtake it.
+
+        Raises:
+            SinkError: They overtake it again and again, or it fails.
+        """
+        number = 0
+        while True:
+            number += 1
+            try:
+                return attempt()
+            except KeyedError:
+                raise
+            except Exception as error:
+                text = self._overtaken(error)
+                if text is None:
+                    raise self._failed(error) from error
+                if number == ATTEMPTS:
+                    raise SinkError(
+                        f"{self._sink!r}: other writers of the table were first {ATTEMPTS} times: {text}"
+                    ) from error
+                _log.info("%r: another writer of the table was first, trying again: %s", self._sink, text)

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from keyed.base.schemas import Schema
 from keyed.destinations.ownership import BatchMark, Owner
-from keyed.destinations.sink import Record, SinkBatch, SinkWriter, TableChanges
-from keyed.destinations.table_sink import (
-    Overtaken,
-    TableSink,
-    added,
-    attempts,
-    check_declared,
-    fitted,
-    last_rows,
-    stored,
-    warn_of_overlap,
-)
-from keyed.errors import KeyedError, SinkError
+from keyed.destinations.sink import Record, SinkBatch, TableChanges
+from keyed.destinations.table_sink import LakeWriter, TableSink, check_types, fitted, last_rows
+from keyed.errors import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_T = TypeVar("_T")
-
 
 #: A column of the changes of a copy, true in rows whose keys are removed.
 _DELETED = "__keyed_deleted"
 
 
-class TableWriter(SinkWriter, ABC):
-    """Writes the batches of one query to a table.
+class TableWriter(LakeWriter):
+    """Writes the batches of one query to a table, in the local runtime.
 
     Args:
         sink: The sink.
@@ -47,9 +34,8 @@ class TableWriter(SinkWriter, ABC):
 
     def __init__(self, sink: TableSink, owner: Owner, schema: Schema | None, place: str) -> None:
         if schema is not None:
-            check_declared(sink, schema)
-        self._owner = owner
-        self._target = sink
+            check_types(sink, dict(schema.columns))
+        super().__init__(sink, owner)
         self.id = place
         self.copy_key = sink.key
         self._deleted = sink.deleted
@@ -59,38 +45,13 @@ class TableWriter(SinkWriter, ABC):
         #: The table, ``None`` before it is created.
         self._table: Any = None
 
-    @property
-    @abstractmethod
-    def _overtaken(self) -> Overtaken:
-        """The exceptions of a commit that another one has overtaken."""
-
     @abstractmethod
     def _open(self) -> Any:
         """Return the table, ``None`` if there is none."""
 
     @abstractmethod
-    def _create(self, schema: pa.Schema) -> None:
-        """Create the table."""
-
-    @abstractmethod
-    def _refresh(self) -> None:
-        """Read the newest version of the table."""
-
-    @abstractmethod
-    def _columns(self) -> tuple[pa.Schema, list[str]]:
+    def _schema(self) -> tuple[pa.Schema, list[str]]:
         """Return the columns of the table, and the names of those without nulls."""
-
-    @abstractmethod
-    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
-        """Return columns with the names of their types in tables of this format."""
-
-    @abstractmethod
-    def _grow(self, schema: pa.Schema, new: Sequence[str]) -> None:
-        """Add the new ones of columns to the table."""
-
-    @abstractmethod
-    def _last_batch(self, query: str) -> int | None:
-        """Return the last batch of a query in the table."""
 
     @abstractmethod
     def _newest_commits(self) -> Iterable[Mapping[str, Any]]:
@@ -110,36 +71,24 @@ class TableWriter(SinkWriter, ABC):
 
     def claim(self, repeated: int | None = None) -> None:
         """Open the table, if there is one. See `SinkWriter`."""
-        del repeated
         self._table = self._attempt(self._open)
         if self._table is not None:
-            warn_of_overlap(self._target, self._owner, self._last_batch)
+            self._warn_of_overlap()
 
-    def prepare(self, schema: pa.Schema) -> None:
-        """Create the table, or add the output's new columns to it.
+    def _columns(self) -> tuple[Mapping[str, str], list[str]] | None:
+        if self._table is None:
+            return None
+        schema, required = self._schema()
+        return self._kinds(schema), required
 
-        Raises:
-            SinkError: The table has other columns.
-        """
-        import pyarrow as pa
-
-        columns_to_store = pa.schema([schema.field(name) for name in stored(self._target, schema.names)])
-
-        def grow() -> None:
-            if self._table is None:
-                self._create(columns_to_store)
-            self._refresh()
-            columns, required = self._columns()
-            if new := added(self._target, self._kinds(columns), self._kinds(columns_to_store), required):
-                self._grow(columns_to_store, new)
-
-        self._attempt(grow)
+    def _failed(self, error: Exception) -> SinkError:
+        return SinkError(f"{self._sink!r}: {type(error).__name__}: {error}")
 
     def pack(self, batch: SinkBatch) -> list[Record]:
         """See `SinkWriter`. Without declared columns the first rows decide."""
         rows = batch.table
         if rows is not None and not self._is_declared:
-            rows = fitted(self._target, rows, self._first)
+            rows = fitted(self._sink, rows, self._first)
             if self._first is None:
                 self.prepare(rows.schema)
                 self._first = rows.schema
@@ -149,7 +98,7 @@ class TableWriter(SinkWriter, ABC):
         """Return the rows of a batch as they are committed with its state."""
         if rows is None or not rows.num_rows:
             return []
-        return self.packed(last_rows(rows, self._target) if self._target.mode == "upsert" else rows)
+        return self.packed(last_rows(rows, self._sink) if self._sink.mode == "upsert" else rows)
 
     def write(self, rows: Sequence[Record], batch_id: int) -> None:
         """See `SinkWriter`."""
@@ -188,7 +137,7 @@ class TableWriter(SinkWriter, ABC):
         self._refresh()
         if (self._last_batch(self._owner.query) or 0) != number - 1:
             return False
-        columns = self._columns()[0] if schema is None else schema
+        columns = self._schema()[0] if schema is None else schema
         if changes.replaces:
             tables = (part.table for part in changes.upserts)
             batches = (batch for table in tables if table is not None for batch in table.to_batches())
@@ -208,16 +157,8 @@ class TableWriter(SinkWriter, ABC):
 
     def is_transient(self, error: BaseException) -> bool:
         """See `SinkWriter`."""
-        return isinstance(error, self._overtaken) or super().is_transient(error)
+        return self._overtaken(error) is not None or super().is_transient(error)
 
     def close(self) -> None:
         """Release the table. Closing again does nothing."""
         self._table = None
-
-    def _attempt(self, attempt: Callable[[], _T]) -> _T:
-        try:
-            return attempts(self._target, attempt, self._overtaken)
-        except KeyedError:
-            raise
-        except Exception as error:
-            raise SinkError(f"{self._target!r}: {type(error).__name__}: {error}") from error

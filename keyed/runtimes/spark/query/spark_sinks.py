@@ -46,7 +46,7 @@ class SparkRuntime:
         """See `SparkSide`."""
         return is_remote(self.session)
 
-    def essence(self, error: Exception) -> str:
+    def essence(self, error: BaseException) -> str:
         """See `SparkSide`."""
         return essence(error, str(error))
 

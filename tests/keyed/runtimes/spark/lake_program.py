@@ -69,13 +69,13 @@ def kill_at(place: str, batch: int) -> None:
         if place == f"after-{at}":
             kill(place)
 
-    def in_between(self: IcebergLakeTable, session: Any, batch_id: int, write: Callable[[], None]) -> None:
+    def in_between(self: IcebergLakeTable, batch_id: int, write: Callable[[], None]) -> None:
         def committed() -> None:
             write()
             if batch_id == batch and place == f"between-{number[0]}":
                 kill(place)
 
-        once(self, session, batch_id, committed)
+        once(self, batch_id, committed)
 
     LakeTable.write = written  # type: ignore[method-assign]
     IcebergLakeTable._once = in_between  # type: ignore[method-assign]
