@@ -18,8 +18,8 @@ from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.extras import check_alone as _check_alone
 from keyed.base.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
-from keyed.destinations.collect import collect_sink
 from keyed.destinations.delta_table import delta_sink
+from keyed.destinations.function import collect_sink
 from keyed.destinations.iceberg_table import iceberg_sink
 from keyed.destinations.parquet import parquet_sink
 from keyed.errors import KeyedError

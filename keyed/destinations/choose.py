@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from keyed.base.shown import named
-from keyed.destinations.collect import collect_sink
 from keyed.destinations.delta_table import delta_sink
-from keyed.destinations.function import FunctionSink, takes_query
+from keyed.destinations.function import FunctionSink, collect_sink, takes_query
 from keyed.destinations.iceberg_table import iceberg_sink
 from keyed.destinations.parquet import parquet_sink
 from keyed.destinations.sink import Sink, local_folder
@@ -67,10 +66,7 @@ def _check_parameters(function: Callable[..., object]) -> None:
         # Some builtins have no signature.
         return
     try:
-        if takes_query(function):
-            signature.bind(None, 0, query_id="")
-        else:
-            signature.bind(None, 0)
+        signature.bind(None, 0, **({"query_id": ""} if takes_query(function) else {}))
     except TypeError as error:
         raise DefinitionError(
             f"sink={named(function)} is called with two arguments, function(batch, batch_id), and the query's id if it "

@@ -1,4 +1,4 @@
-"""Functions as sinks."""
+"""Sinks of this process: functions, and a dictionary in memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ from keyed.base.schemas import Schema
 from keyed.base.shown import named
 from keyed.destinations.ownership import Owner
 from keyed.destinations.sink import Sink, SinkBatch, SinkWriter
+
+
+class CallingWriter(SinkWriter):
+    """Calls a function with each batch and its id, also again.
+
+    Args:
+        call: The function.
+    """
+
+    def __init__(self, call: Callable[[SinkBatch, int], object]) -> None:
+        self._call = call
+
+    def write(self, rows: SinkBatch, batch_id: int) -> None:
+        """See `SinkWriter`."""
+        self._call(rows, batch_id)
 
 
 @attrs.frozen
@@ -34,20 +49,12 @@ class FunctionSink(Sink):
 
     def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
         """See `Sink`."""
-        del schema
-        return FunctionWriter(self, owner)
+        more = {"query_id": owner.query} if takes_query(self.function) else {}
 
+        def call(rows: SinkBatch, batch_id: int) -> None:
+            self.function(rows.rows if rows.frame is None else rows.frame, batch_id, **more)
 
-class FunctionWriter(SinkWriter):
-    """Calls the function. See `FunctionSink`."""
-
-    def __init__(self, sink: FunctionSink, owner: Owner) -> None:
-        self._function = sink.function
-        self._more = {"query_id": owner.query} if takes_query(sink.function) else {}
-
-    def write(self, rows: SinkBatch, batch_id: int) -> None:
-        """See `SinkWriter`."""
-        self._function(rows.rows if rows.frame is None else rows.frame, batch_id, **self._more)
+        return CallingWriter(call)
 
 
 def takes_query(function: Callable[..., object]) -> bool:
@@ -64,3 +71,51 @@ def nowhere(batch: Any, batch_id: int) -> None:  # noqa: ARG001 - as sinks are c
     if write is not None:
         # Spark runs a batch when it is written.
         write.format("noop").mode("overwrite").save()
+
+
+@attrs.define(eq=False)
+class CollectSink(Sink):
+    """Keeps the values in memory, for tests and small results.
+
+    Attributes:
+        batches: Batch id → values of that batch.
+    """
+
+    batches: dict[int, list[Any]] = attrs.field(factory=dict, repr=lambda batches: f"<{len(batches)}>")
+
+    @property
+    def values(self) -> list[Any]:
+        """All values in the order of their batches."""
+        return [value for batch in sorted(self.batches) for value in self.batches[batch]]
+
+    @property
+    def collected(self) -> dict[int, list[Any]]:  # type: ignore[override]
+        """See `Sink`."""
+        return self.batches
+
+    @property
+    def title(self) -> str:
+        """See `Sink`."""
+        return "a collecting sink"
+
+    @property
+    def identity(self) -> int:
+        """See `Sink`."""
+        return id(self)
+
+    @property
+    def clash(self) -> str:
+        """See `Sink`."""
+        return super().clash.replace(self.title, "one collect_sink()")
+
+    def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
+        """See `Sink`."""
+        return CallingWriter(self._collect)
+
+    def _collect(self, rows: SinkBatch, batch_id: int) -> None:
+        self.batches[batch_id] = rows.rows
+
+
+def collect_sink() -> CollectSink:
+    """Keep the values in memory."""
+    return CollectSink()

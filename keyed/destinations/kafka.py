@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -129,7 +130,6 @@ class KafkaSink(Sink):
 
     def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
         """See `Sink`."""
-        del schema
         return TopicWriter(self, owner)
 
 
@@ -172,10 +172,8 @@ class TopicWriter(SinkWriter):
         """
         sink = self._sink
         self.close()
-        try:
+        with self._translated():
             committed = self._writer.claim()
-        except ChangelogError as error:
-            raise self._failed(error) from error
         last = BatchMark.of_offset(committed.number, committed.text)
         is_own = self._owner.continues([last.query])
         # The first position of another query, which has written nothing, is nobody's.
@@ -207,10 +205,8 @@ class TopicWriter(SinkWriter):
                 f"and {repeated} if it is not"
             )
         self._last = BatchMark(self._owner.query)
-        try:
+        with self._translated():
             self._writer.write((), Mark(*self._last.offset))
-        except ChangelogError as error:
-            raise self._failed(error) from error
 
     def pack(self, batch: SinkBatch) -> list[Record]:
         """See `SinkWriter`."""
@@ -235,15 +231,13 @@ class TopicWriter(SinkWriter):
         digest = _digest(rows)
         last, mark = self._last, BatchMark(self._owner.query, batch_id, {"digest": digest})
         is_same = last.note.get("digest", digest) == digest
-        if not rows or batch_id < last.batch or (last.covers(batch_id) and is_same):
+        if not rows or batch_id < last.batch or (batch_id == last.batch and is_same):
             return
-        if last.covers(batch_id):
+        if batch_id == last.batch:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
-        try:
-            records = rows if sink.encode is None else (_unpack(packed) for _, packed in rows)
+        records = rows if sink.encode is None else (_unpack(packed) for _, packed in rows)
+        with self._translated():
             self._writer.write(records, Mark(*mark.offset), is_timed=sink.encode is not None)
-        except ChangelogError as error:
-            raise self._failed(error) from error
         self._last = mark
 
     def close(self) -> None:
@@ -282,12 +276,17 @@ class TopicWriter(SinkWriter):
             )
         return record
 
-    def _failed(self, error: ChangelogError) -> SinkError:
-        message = str(error).replace("another writer has taken over this key group", "another writer has its id")
-        missing = f"{self.id} does not exist"
-        if message.startswith(missing):
-            message = f"{self._sink!r}: {message.removeprefix(missing + ': ')}: create the topic before the query"
-        return SinkError(message)
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate errors of the client."""
+        try:
+            yield
+        except ChangelogError as error:
+            message = str(error).replace("another writer has taken over this key group", "another writer has its id")
+            missing = f"{self.id} does not exist"
+            if message.startswith(missing):
+                message = f"{self._sink!r}: {message.removeprefix(missing + ': ')}: create the topic before the query"
+            raise SinkError(message) from error
 
 
 def _digest(records: Sequence[Record]) -> str:

@@ -67,10 +67,6 @@ class BatchMark:
     batch: int = -1
     note: Mapping[str, str] = attrs.field(factory=dict)
 
-    def covers(self, batch_id: int) -> bool:
-        """Return true if a batch was written before."""
-        return batch_id <= self.batch
-
     @property
     def properties(self) -> dict[str, str]:
         """The mark as properties of a commit."""

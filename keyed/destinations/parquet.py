@@ -47,8 +47,6 @@ class ParquetSink(Sink):
     makes_files = True
 
     def __attrs_post_init__(self) -> None:
-        if not self.path or "\0" in self.path:
-            raise DefinitionError(f"Parquet sink {self.path!r}: give the path of a folder")
         if self.mode not in ("error", "overwrite"):
             raise DefinitionError(f"mode={self.mode!r} of the Parquet sink must be 'error' or 'overwrite'")
 
@@ -69,7 +67,6 @@ class ParquetSink(Sink):
 
     def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
         """See `Sink`."""
-        del schema
         if spark is None:
             folder_path(self.path, "Parquet sink")
 
@@ -114,7 +111,6 @@ class ParquetWriter(SinkWriter):
 
     def claim(self, repeated: int | None = None) -> None:
         """See `SinkWriter`."""
-        del repeated
         claim_folder(LocalFolder(self._sink.path), self._owner, replaces=self._sink.mode == "overwrite")
 
     def prepare(self, schema: pa.Schema) -> None:
@@ -143,9 +139,6 @@ class ParquetWriter(SinkWriter):
         for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
             if old != target or table is None:
                 old.unlink()
-        for left in folder.glob(f".{target.name}.*.tmp"):
-            # Left by a run that was killed while it wrote this batch.
-            left.unlink()
         if table is None and self._schema is not None and not any(folder.glob("part-*.parquet")):
             from keyed.arrow.write import arrow_schema
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -101,9 +101,8 @@ def _in_use(path: str) -> SinkError:
     )
 
 
-@contextmanager
-def locked_folder(path: str) -> Iterator[None]:
-    """Lock a folder against other queries of this machine.
+def locked_folder(path: str) -> AbstractContextManager[object]:
+    """Return a lock on a folder against other queries of this machine.
 
     Raises:
         SinkError: Another query is running there, or the folder cannot be created.
@@ -112,18 +111,14 @@ def locked_folder(path: str) -> Iterator[None]:
 
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
+        return Lease(path)
+    except BlockingIOError:
+        raise _in_use(path) from None
     except OSError as error:
-        raise _unusable(path, error) from error
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(Lease(path))
-        except BlockingIOError:
-            raise _in_use(path) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise _unusable(path, error) from error
-            # The file system has no locks on folders.
-        yield
+        if error.errno not in NO_LOCKS:
+            raise _unusable(path, error) from error
+        # The file system has no locks on folders.
+        return nullcontext()
 
 
 def _replace(folder: SinkFolder, files: list[str], whose: str, *, is_allowed: bool) -> None:
@@ -200,9 +195,6 @@ class LocalFolder:
         Path(self.path).mkdir(parents=True, exist_ok=True)
         if new:
             Path(self.path, MARK).touch(exist_ok=False)
-        for left in Path(self.path).glob(f".{MARK}.*.tmp"):
-            # Of a query that was killed while it wrote the mark. The folder is this query's alone.
-            left.unlink(missing_ok=True)
         replace_file(Path(self.path, MARK), lambda file: file.write(mark))
 
     def parquet_files(self) -> list[str]:
@@ -218,7 +210,10 @@ class LocalFolder:
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write or replace a file atomically and durably."""
+    """Write or replace a file of the query's own folder atomically and durably."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        # Of a run that was killed while it wrote the file.
+        left.unlink(missing_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with staged.open("wb") as file:

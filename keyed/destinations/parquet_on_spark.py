@@ -58,12 +58,10 @@ class ParquetOnSpark(SinkWriter):
 
     def claim(self, repeated: int | None = None) -> None:
         """See `SinkWriter`."""
-        del repeated
         claim_folder(self._folder(), self._owner, replaces=self._replaces)
 
     def prepare(self, schema: pa.Schema) -> None:
         """Compare the columns with those of existing files. See `SinkWriter`."""
-        del schema
         folder = self._folder()
         last = last_file(folder.parquet_files())
         if last is not None:
@@ -144,16 +142,11 @@ class SparkFolder:
 
         reader = self.session.read.format("binaryFile").option("pathGlobFilter", pattern)
         try:
-            rows = (
-                reader.option("recursiveFileLookup", "true")
-                .load(f"{self.path.rstrip('/')}/{folder}")
-                .select("path")
-                .collect()
-            )
+            files = reader.option("recursiveFileLookup", "true").load(f"{self.path.rstrip('/')}/{folder}")
+            return [row.path for row in files.select("path").collect()]
         except PySparkException:
             # There is no such folder.
             return []
-        return [row.path for row in rows]
 
 
 def _types(schema: StructType) -> dict[str, str]:
@@ -172,6 +165,8 @@ def write_folder(frame: DataFrame, path: str, batch_id: int) -> None:
 
 def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
     """Replace the files of one batch."""
+    import pyarrow.parquet as pq
+
     staging = folder / f"_staging-{batch_id:010d}"
     frame.write.mode("overwrite").parquet(staging.as_uri())
     if not any(staging.glob("part-*.parquet")):
@@ -181,7 +176,9 @@ def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
         )
     # Of the tasks without rows only the first one writes a file.
     written = [
-        path for path in sorted(staging.glob("part-*.parquet")) if not path.name.startswith(_FIRST) or _has_rows(path)
+        path
+        for path in sorted(staging.glob("part-*.parquet"))
+        if not path.name.startswith(_FIRST) or pq.read_metadata(path).num_rows
     ]
     for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
         old.unlink()
@@ -191,9 +188,3 @@ def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
     for number, path in enumerate(written):
         path.replace(folder / f"part-{batch_id:010d}-{number:04d}.parquet")
     shutil.rmtree(staging)
-
-
-def _has_rows(path: Path) -> bool:
-    import pyarrow.parquet as pq
-
-    return bool(pq.ParquetFile(path).metadata.num_rows)

@@ -26,8 +26,7 @@ from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.destinations.choose import SinkLike, sink_of
-from keyed.destinations.collect import CollectSink
-from keyed.destinations.function import nowhere
+from keyed.destinations.function import CollectSink, nowhere
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.broadcast import check_descriptors
 from keyed.job.explanation import explained

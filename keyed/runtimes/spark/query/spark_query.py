@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from keyed.base.background import Status
 from keyed.base.durations import MAX_TIMESTAMP
 from keyed.base.shown import Shown
-from keyed.destinations.collect import CollectSink
+from keyed.destinations.function import CollectSink
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.job.graph import BoundOutput, Port, Stage
 from keyed.job.options import Options

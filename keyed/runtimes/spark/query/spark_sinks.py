@@ -13,6 +13,7 @@ import attrs
 from keyed.arrow.unreadable import raw_rows
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
+from keyed.destinations.function import CallingWriter
 from keyed.destinations.ownership import Owner
 from keyed.destinations.parquet_on_spark import write_folder
 from keyed.destinations.sink import Sink, SinkBatch, SinkWriter, SparkSide, claim_order
@@ -93,16 +94,7 @@ class FolderSink(Sink):
 
     def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
         """See `Sink`."""
-        del owner, schema
-        return _FolderWriter(self.path)
-
-
-class _FolderWriter(SinkWriter):
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def write(self, rows: SinkBatch, batch_id: int) -> None:
-        write_folder(rows.frame, self._path, batch_id)
+        return CallingWriter(lambda rows, batch_id: write_folder(rows.frame, self.path, batch_id))
 
 
 @attrs.define(eq=False)
