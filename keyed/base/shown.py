@@ -167,13 +167,17 @@ def _refusing(function: F, known: Mapping[str, Any]) -> F:
         __tracebackhide__ = True  # what pytest shows of a failing test is the call
         if unknown := [name for name in options if name not in known]:
             name = unknown[0]
-            near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
             called = function.__qualname__.removesuffix(".__init__")
             names = ", ".join(each for each in known if each != "self")
-            raise TypeError(f"{called}: {name!r} is not an option{near}; the options are {names}")
+            raise TypeError(f"{called}: {name!r} is not an option{similar(name, known)}; the options are {names}")
         return function(*args, **options)
 
     return cast("F", checked)
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """Return `` (did you mean …?)`` for an unknown name that is like one of the known names, else nothing."""
+    return "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, list(names), n=1))
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -133,7 +133,7 @@ def _standby(arguments: argparse.Namespace) -> int:
     changelog = changelog_of(arguments.changelog, arguments)
     with open_tables(changelog, arguments.path, groups=arguments.groups) as tables:
         shown = tables.batch
-        try:
+        with suppress(KeyboardInterrupt):
             tables.start(arguments.every)
             while True:
                 tables.check()
@@ -149,8 +149,6 @@ def _standby(arguments: argparse.Namespace) -> int:
                     break
                 check_reader()
                 wait.wait(arguments.every)
-        except KeyboardInterrupt:
-            pass
     return 0
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -43,15 +44,15 @@ class Command:
     examples: tuple[str, ...] = ()
 
 
+def add_list(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:
+    """Add an option that may be given more than once."""
+    about += "; may be given more than once"
+    parser.add_argument(option, action="append", default=[], metavar=metavar, help=about)
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add the option for the settings of Kafka clients."""
-    parser.add_argument(
-        "--kafka-setting",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the Kafka client; may be given more than once",
-    )
+    add_list(parser, "--kafka-setting", "NAME=VALUE", "a setting of the Kafka client")
 
 
 def add_groups(parser: argparse.ArgumentParser) -> None:
@@ -141,15 +142,34 @@ def topic_of(text: str, parameter: str) -> tuple[str, str]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of Kafka clients.
+    """Return the settings of Kafka clients. See `parse_pairs`."""
+    return parse_pairs(arguments.kafka_setting, "--kafka-setting")
+
+
+def parse_pairs(pairs: Iterable[str], option: str, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Return values by name.
 
     Raises:
-        DefinitionError: One is malformed.
+        DefinitionError: One has no name or value, or a name comes twice.
     """
-    settings = {}
-    for setting in arguments.kafka_setting:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise DefinitionError(f"--kafka-setting {setting!r}: give NAME=VALUE")
-        settings[name] = value
-    return settings
+    values: dict[str, str] = {}
+    for each in pairs:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise DefinitionError(f"{option} {each!r}: give {form}")
+        if name in values:
+            raise DefinitionError(f"{option} {each!r}: {name} is given twice")
+        values[name] = value
+    return values
+
+
+def read_text(path: Path, parameter: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        DefinitionError: It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{parameter} {str(path)!r} cannot be read: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 from keyed.base.durations import clock_text
 from keyed.changelog.model import batch_id
 from keyed.cli.command import Command, check_checkpoint, session_for
-from keyed.cli.shown_rows import namespace_text, print_rows
+from keyed.cli.shown_rows import namespace_text, print_json, print_rows
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_blocks
@@ -104,12 +103,14 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             if key is None or here is None:
                 continue
             encoded = key_of_text(key, here, "--key") if encoded is None else encoded
-            if here == encoded and reader is None:
+            if here != encoded:
+                continue
+            if reader is None:
                 timer = timer_of(prefix, sub, value)
                 described.append(
                     {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
                 )
-            elif here == encoded and reader is not None:
+            else:
                 stored.append((prefix, sub, value))
     for name, state in tables.items():
         reader = by_name[state]
@@ -217,7 +218,7 @@ def _run(arguments: argparse.Namespace) -> int:
     content = look(arguments.checkpoint, arguments.operator, arguments.key)
     for name, operator in content.items():
         if arguments.json:
-            sys.stdout.write(as_json(operator).decode() + "\n")
+            print_json([operator])
             continue
         print(
             f"{name}: batch {operator.batch}, {operator.groups} key groups, watermark {clock_text(operator.watermark)}"

@@ -8,10 +8,10 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from itertools import takewhile
 
 import keyed
+from keyed.base.shown import similar
 from keyed.cli import changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands
 from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
 from keyed.errors import KeyedError
@@ -59,7 +59,7 @@ def _check_names(
     if name is None:
         return
     if name not in commands:
-        root.error(f"{name!r} is not a command{_like(name, commands)}: choose from {', '.join(commands)}")
+        root.error(f"{name!r} is not a command{similar(name, commands)}: choose from {', '.join(commands)}")
     for option in takewhile(lambda text: text != "--", arguments[len(before) + 1 :]):
         _check_option(commands[name], option)
 
@@ -71,12 +71,7 @@ def _check_option(parser: argparse.ArgumentParser, text: str) -> None:
         return
     options = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no other way
     if not any(option.startswith(name) for option in options):
-        parser.error(f"{name!r} is not an option of {parser.prog}{_like(name, options)}")
-
-
-def _like(name: str, names: Sequence[str] | dict[str, argparse.ArgumentParser]) -> str:
-    matches = get_close_matches(name, list(names), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+        parser.error(f"{name!r} is not an option of {parser.prog}{similar(name, options)}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.shown import type_of
-from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
+from keyed.cli.command import CHANGELOG, Command, add_list, add_settings, changelog_of
 from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function
@@ -38,13 +38,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
     parser.add_argument("--key2", action="append", help="key column of the second side; may be given more than once")
-    parser.add_argument(
-        "--broadcast",
-        action="append",
-        default=[],
-        metavar="MODULE:NAME",
-        help="descriptor of a broadcast state; may be given more than once",
-    )
+    add_list(parser, "--broadcast", "MODULE:NAME", "descriptor of a broadcast state")
     parser.add_argument("--timestamp", help="column with the event time")
     parser.add_argument("--delay-ms", type=int, default=0, help="delay of the job's watermark in milliseconds (0)")
     parser.add_argument("--first", type=int, default=0, help="id of the first batch (0)")

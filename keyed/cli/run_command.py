@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.durations import instant_of
-from keyed.cli.command import Command, add_settings, check_tables_folder
+from keyed.cli.command import Command, add_list, add_settings, check_tables_folder, parse_pairs, read_text, settings_of
 from keyed.cli.places import FREE, Place, check_place
-from keyed.cli.shown_rows import print_rows
+from keyed.cli.shown_rows import print_json, print_rows
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.formats.json_writer import as_json
 from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
@@ -34,14 +33,8 @@ _SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="file with the statements")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="rows of a stream or table of the script: a file of .jsonl, .csv or .parquet, on Spark also a folder of "
-        "them; may be given more than once",
-    )
+    files = "a file of .jsonl, .csv or .parquet, on Spark also a folder of them"
+    add_list(parser, "--input", "NAME=FILE", f"rows of a stream or table of the script: {files}")
     parser.add_argument(
         "--runtime", choices=("local", "spark"), default="local", help="run in this process (local), or on Spark"
     )
@@ -61,13 +54,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8765, help="port to serve at (8765)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as of SET")
-    parser.add_argument(
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="the value of $NAME in the script, a STRING; may be given more than once",
-    )
+    add_list(parser, "--parameter", "NAME=VALUE", "the value of $NAME in the script, a STRING")
     parser.add_argument(
         "--output",
         metavar="FOLDER",
@@ -82,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Run a script, print the records that it writes, and serve its tables."""
     from keyed import sql
 
-    text = _text(Path(arguments.script))
+    text = read_text(Path(arguments.script), "SCRIPT")
     if arguments.checkpoint is not None:
         kind = Place.SPARK_CHECKPOINT if arguments.runtime == "spark" else Place.CHECKPOINT
         check_place(arguments.checkpoint, FREE | {kind}, "--checkpoint", f"a new folder, or {kind.value}")
@@ -94,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if arguments.tables is not None or arguments.serve:
             options["tables"] = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
-        inputs: dict[str, Any] = dict(_named(arguments.input, "--input", "NAME=FILE"))
+        inputs: dict[str, Any] = {**parse_pairs(arguments.input, "--input", "NAME=FILE")}
         kafka = _kafka(arguments)
         if arguments.runtime == "spark":
             streams = arguments.checkpoint is not None or arguments.serve or kafka is not None
@@ -104,9 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
             if streams and arguments.checkpoint is None:
                 options["checkpoint"] = str(stack.enter_context(ScratchFolder("checkpoint")).path)
         options |= {
-            "parameters": _named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
-            "properties": {"ksql.persistence.default.format.value": "JSON"}
-            | _named(arguments.set, "--set", "NAME=VALUE"),
+            "parameters": parse_pairs(arguments.parameter, "--parameter") or None,
+            "properties": {"ksql.persistence.default.format.value": "JSON"} | parse_pairs(arguments.set, "--set"),
             "rows_per_batch": arguments.rows_per_batch,
             "folder": arguments.output,
             "on_records": partial(_print_output, is_json=arguments.json),
@@ -123,7 +109,16 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         _print_answers(result, is_json=arguments.json)
         if arguments.serve and result.run is not None:
-            _serve(result, arguments)
+            from keyed.tables.server import serve
+
+            with result.run.tables as tables:
+                serve(
+                    tables,
+                    host=arguments.host,
+                    port=arguments.port,
+                    page=True,
+                    ready=lambda address: print(address, flush=True),
+                )
     return 0
 
 
@@ -135,7 +130,7 @@ def _kafka(arguments: argparse.Namespace) -> sql.Kafka | None:
     """
     from keyed import sql
 
-    settings = _named(arguments.kafka_setting, "--kafka-setting", "NAME=VALUE")
+    settings = settings_of(arguments)
     if arguments.bootstrap is None:
         for option in ("registry", "kafka_setting", "until_end"):
             if getattr(arguments, option):
@@ -152,17 +147,13 @@ def _follow(
 
     query = sql.start(text, inputs, kafka=kafka, **options)
     try:
-        if not arguments.serve:
-            query.await_termination()
-            return
-        from keyed.tables.server import serving
+        with ExitStack() as stack:
+            if arguments.serve:
+                from keyed.tables.server import serving
 
-        with (
-            query.tables as tables,
-            serving(tables, host=arguments.host, port=arguments.port, page=True) as address,
-        ):
-            sys.stdout.write(address + "\n")
-            sys.stdout.flush()
+                tables = stack.enter_context(query.tables)
+                server = serving(tables, host=arguments.host, port=arguments.port, page=True)
+                print(stack.enter_context(server), flush=True)
             query.await_termination()
     finally:
         query.stop()
@@ -224,55 +215,11 @@ def _suffix(flag: str, place: Path, *, streams: bool) -> str:
     return suffixes.pop()
 
 
-def _serve(result: ScriptResult, arguments: argparse.Namespace) -> None:
-    from keyed.tables.server import serve
-
-    assert result.run is not None
-    with result.run.tables as tables:
-        serve(
-            tables,
-            host=arguments.host,
-            port=arguments.port,
-            page=True,
-            ready=lambda address: print(address, flush=True),
-        )
-
-
-def _text(path: Path) -> str:
-    """Return the statements of a file.
-
-    Raises:
-        DefinitionError: It cannot be read.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"SCRIPT {str(path)!r} cannot be read: {error}") from error
-
-
-def _named(pairs: Iterable[str], option: str, form: str) -> dict[str, str]:
-    """Return values by name.
-
-    Raises:
-        DefinitionError: One has no name, or a name comes twice.
-    """
-    files: dict[str, str] = {}
-    for each in pairs:
-        name, equals, value = each.partition("=")
-        if not (name and equals and value):
-            raise DefinitionError(f"{option} {each!r}: give {form}")
-        if name in files:
-            raise DefinitionError(f"{option} {each!r}: {name} is given twice")
-        files[name] = value
-    return files
-
-
 def _print_answers(result: ScriptResult, *, is_json: bool) -> None:
     """Print the answers of statements, and how many records were skipped."""
     for answer in result.answers:
         if is_json:
-            for row in answer.rows:
-                sys.stdout.write(as_json({"statement": answer.statement, **row}).decode() + "\n")
+            print_json({"statement": answer.statement, **row} for row in answer.rows)
         else:
             sys.stdout.write(f"{answer.statement}\n")
             print_rows(answer.rows)
@@ -288,8 +235,7 @@ def _print_answers(result: ScriptResult, *, is_json: bool) -> None:
 def _print_output(name: str, records: Sequence[OutputRecord], batch: int, *, is_json: bool) -> None:
     """Print the records of a batch, which is committed afterwards."""
     if is_json:
-        for record in records:
-            sys.stdout.write(as_json({"output": name, "batch": batch, **_cells(record)}).decode() + "\n")
+        print_json({"output": name, "batch": batch, **_cells(record)} for record in records)
     else:
         sys.stdout.write(f"{name}, batch {batch}\n")
         rows = [_row(record) for record in records]
@@ -306,20 +252,15 @@ def _cells(record: OutputRecord) -> dict[str, Any]:
 
 def _row(record: OutputRecord) -> dict[str, Any]:
     """Return a record as a row with a column for each part of its key and value."""
-    cells = _cells(record)
-    value = cells.pop("value")
-    time = cells.pop("timestamp")
-    key = cells.pop("key")
+    key, value = record.key, record.value
     shown: dict[str, Any] = dict(key) if isinstance(key, Mapping) else {"key": key}
     if record.window is not None:
         shown |= zip(("window_start", "window_end"), map(_time, record.window), strict=True)
     if isinstance(value, Mapping):
         shown |= value
-    elif value is None:
-        shown["deleted"] = True
     else:
-        shown["value"] = value
-    return shown | {"timestamp": _time(time)}
+        shown |= {"deleted": True} if value is None else {"value": value}
+    return shown | {"timestamp": _time(record.timestamp)}
 
 
 def _time(milliseconds: int) -> datetime | int:

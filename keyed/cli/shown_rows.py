@@ -1,4 +1,4 @@
-"""Human-readable rows: a table with aligned columns."""
+"""Rows on standard output: JSON lines, or a human-readable table with aligned columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 
 from keyed.base.durations import time_text
 from keyed.formats.json_writer import as_json
+
+
+def print_json(rows: Iterable[Any]) -> None:
+    """Print rows as JSON, one object per line."""
+    for row in rows:
+        sys.stdout.write(as_json(row).decode() + "\n")
 
 
 def print_rows(rows: Iterable[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from stat import S_IROTH, S_IWGRP, S_IWOTH, filemode
 from typing import Any
@@ -24,22 +24,22 @@ from keyed.cli.command import (
     add_settings,
     changelog_of,
     check_tables_folder,
+    read_text,
     settings_of,
     topic_of,
 )
 from keyed.cli.places import CHANGELOGS, Place, check_place
-from keyed.cli.shown_rows import namespace_text, print_rows
+from keyed.cli.shown_rows import namespace_text, print_json, print_rows
 from keyed.cli.stdout import check_reader
+from keyed.destinations.sink import Sink
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.formats.declared_formats import Avro, Json
-from keyed.formats.json_writer import as_json
 from keyed.metrics import Prometheus, export
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
-from keyed.tables.replication import Replication
 from keyed.tables.state_table import NOT_GIVEN, Version
 from keyed.topics import UpsertTopic
 
@@ -131,32 +131,24 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, 
 
 def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
     """Print rows as JSON, one object per line, or as a table with aligned columns."""
-    if not arguments.json:
-        print_rows(rows)
-        return
-    for row in rows:
-        sys.stdout.write(as_json(row).decode() + "\n")
-        sys.stdout.flush()
+    (print_json if arguments.json else print_rows)(rows)
 
 
 def _tables(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
-        named = ((name, table, table.schema) for name, table in tables.share.items())
-        _print(
-            arguments,
-            (
-                {
-                    "table": name,
-                    "operator": table.operator,
-                    "kind": schema.kind,
-                    "types": table.types,
-                    "entries": len(table),
-                    "batch": tables.batch,
-                }
-                | ({} if table.groups is None else {"groups": shown_groups(table.groups)})
-                for name, table, schema in named
-            ),
+        rows = (
+            {
+                "table": name,
+                "operator": table.operator,
+                "kind": table.schema.kind,
+                "types": table.types,
+                "entries": len(table),
+                "batch": tables.batch,
+            }
+            | ({} if table.groups is None else {"groups": shown_groups(table.groups)})
+            for name, table in tables.share.items()
         )
+        _print(arguments, rows)
     return 0
 
 
@@ -243,33 +235,32 @@ def _push(arguments: argparse.Namespace) -> int:
         raise DefinitionError(
             f"--as-of {arguments.as_of!r}: a query that ends with EMIT CHANGES begins now, or --after"
         )
-    arguments.json = True
     with _opened(arguments) as tables:
         subscription = subscribe(tables, arguments.query, after=arguments.after)
-        try:
+        with suppress(KeyboardInterrupt):
             while not subscription.is_done:
-                _print(arguments, (attrs.asdict(row, recurse=False) for row in subscription.take(1.0)))
-                check_reader()
-        except KeyboardInterrupt:
-            pass
+                _print_changes(subscription.take(1.0))
     return 0
 
 
 def _tail(arguments: argparse.Namespace) -> int:
     """Print changes until interrupted, or up to the limit."""
-    arguments.json = True
     with _opened(arguments) as tables:
         subscription = tables[arguments.table].subscribe(prefix=arguments.prefix, after=arguments.after)
         left = arguments.limit
-        try:
+        with suppress(KeyboardInterrupt):
             while left is None or left > 0:
                 changes = subscription.take(1.0)[:left]
-                _print(arguments, (attrs.asdict(change, recurse=False) for change in changes))
+                _print_changes(changes)
                 left = None if left is None else left - len(changes)
-                check_reader()
-        except KeyboardInterrupt:
-            pass
     return 0
+
+
+def _print_changes(changes: Sequence[Any]) -> None:
+    """Print the next changes of a table or query as JSON, or notice that nobody reads them any more."""
+    print_json(attrs.asdict(change, recurse=False) for change in changes)
+    sys.stdout.flush()
+    check_reader()
 
 
 def _replicate(arguments: argparse.Namespace) -> int:
@@ -281,32 +272,24 @@ def _replicate(arguments: argparse.Namespace) -> int:
         if arguments.to_delta is not None and getattr(arguments, option):
             raise DefinitionError(f"--{option} is for --to-topic")
     topic = None if arguments.to_topic is None else _upsert_topic(arguments, settings)
+    port, file = arguments.metrics_port, arguments.metrics_file
+    metrics = None if port is None and file is None else Prometheus(port, file=file)
     with _opened(arguments) as tables:
         tables.start(every=arguments.every)
         table = tables[arguments.table]
-        if topic is None:
-            to: Any = keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
-        else:
-            to = topic
-        with table.replicate(to) as replication, _exported(arguments, replication):
+        to: Sink = topic or keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
+        with (
+            table.replicate(to) as replication,
+            nullcontext() if metrics is None else export(replication, metrics),
+        ):
             print(f"replicating {replication.table} to {arguments.to_topic or arguments.to_delta}", flush=True)
-            try:
+            with suppress(KeyboardInterrupt):
                 if arguments.once:
                     replication.wait_for(tables.batch, math.inf)
                 else:
                     replication.join()
-            except KeyboardInterrupt:
-                pass
         print(f"batch {replication.batch}, {replication.rows} rows written, {replication.tombstones} removed")
     return 0
-
-
-def _exported(arguments: argparse.Namespace, replication: Replication) -> AbstractContextManager[None]:
-    """Export the metrics of a replication, if the command line has a place for them."""
-    port, file = arguments.metrics_port, arguments.metrics_file
-    if port is None and file is None:
-        return nullcontext()
-    return export(replication, Prometheus(port, file=file))
 
 
 def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> UpsertTopic:
@@ -360,21 +343,14 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _tokens(path: Path) -> dict[str, list[str]]:
     """Read tokens from a file with one per line: the token, and then its tables or ``*``."""
-    lines = _private_lines(path, "--token-file")
     tokens: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            token, *tables = line.split()
-            if not tables:
-                raise DefinitionError(
-                    f"--token-file {str(path)!r}, line {number}: give TOKEN TABLE [TABLE ...], or TOKEN *"
-                )
-            if token in tokens:
-                raise DefinitionError(
-                    f"--token-file {str(path)!r}, line {number}: the token has a line already; give all of its tables "
-                    "in one line"
-                )
-            tokens[token] = tables
+    for number, (token, *tables) in _private_lines(path, "--token-file").items():
+        where = f"--token-file {str(path)!r}, line {number}"
+        if not tables:
+            raise DefinitionError(f"{where}: give TOKEN TABLE [TABLE ...], or TOKEN *")
+        if token in tokens:
+            raise DefinitionError(f"{where}: the token has a line already; give all of its tables in one line")
+        tokens[token] = tables
     if not tokens:
         # Without tokens every client would have all rights.
         raise DefinitionError(
@@ -385,8 +361,7 @@ def _tokens(path: Path) -> dict[str, list[str]]:
 
 def _peer_token(path: Path) -> str:
     """Read the token of the peers, the first word of the only line of a file."""
-    lines = _private_lines(path, "--peer-token-file")
-    tokens = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    tokens = [words[0] for words in _private_lines(path, "--peer-token-file").values()]
     if len(tokens) != 1:
         raise DefinitionError(
             f"--peer-token-file {str(path)!r} has {len(tokens)} tokens; give one, which all peers have"
@@ -394,22 +369,20 @@ def _peer_token(path: Path) -> str:
     return tokens[0]
 
 
-def _private_lines(path: Path, option: str) -> list[str]:
-    """Return the lines of a file with tokens.
+def _private_lines(path: Path, option: str) -> dict[int, list[str]]:
+    """Return the words of a file with tokens, by the number of their line, without comments.
 
     Raises:
         DefinitionError: Others can read or change it, or it cannot be read.
     """
-    try:
-        mode = path.stat().st_mode
-        if mode & (S_IROTH | S_IWOTH | S_IWGRP):
-            raise DefinitionError(
-                f"{option} {str(path)!r} has mode {filemode(mode)}: others can read or change the tokens; "
-                f"chmod o=,g-w {path}"
-            )
-        return path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{option} {str(path)!r} cannot be read: {error}") from error
+    text, mode = read_text(path, option), path.stat().st_mode
+    if mode & (S_IROTH | S_IWOTH | S_IWGRP):
+        raise DefinitionError(
+            f"{option} {str(path)!r} has mode {filemode(mode)}: others can read or change the tokens; "
+            f"chmod o=,g-w {path}"
+        )
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return {number: line.split() for number, line in lines if line and not line.startswith("#")}
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:

@@ -113,7 +113,7 @@ def test_a_run_that_is_killed_has_printed_what_it_has_committed(files):
         printed = [process.stdout.readline() for _ in range(200)]
         process.kill()
         # The last line may be half.
-        printed += process.stdout.readlines()[:-1]
+        printed += [line for line in process.stdout.readlines() if line.endswith("\n")]
     printed += subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     found = [json.loads(line) for line in printed]
     assert {each["value"]["reading"] for each in found if each["output"] == "copies"} == set(range(3000))
