@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["postgres_sink"]
 
 _BATCHES = "keyed_batches"
+#: The statement that writes a row.
+_UPSERT = "INSERT INTO {table} ({names}) VALUES ({places}) ON CONFLICT ({key}) DO {action}"
 #: Types of PostgreSQL by those of Arrow.
 _TYPES = {
     "bool": "boolean",
-    "int8": "smallint",
-    "int16": "smallint",
+    **dict.fromkeys(("int8", "int16"), "smallint"),
     "int32": "integer",
     "int64": "bigint",
     "float": "real",
     "double": "double precision",
-    "string": "text",
-    "large_string": "text",
-    "binary": "bytea",
-    "large_binary": "bytea",
+    **dict.fromkeys(("string", "large_string"), "text"),
+    **dict.fromkeys(("binary", "large_binary"), "bytea"),
     "date32[day]": "date",
 }
 _DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
@@ -86,7 +85,6 @@ class PostgresSink(Sink):
 
     def check(self, schema: Schema | None, spark: Any) -> None:
         """See `keyed.extending.Sink`."""
-        del schema
         if spark is not None and spark.is_remote:
             raise DefinitionError(
                 f"{self!r}: over Spark Connect the server would connect, and get the password; run the query in "
@@ -141,7 +139,6 @@ class _PostgresWriter(SinkWriter):
 
     def claim(self, repeated: int | None = None) -> None:
         """See `keyed.extending.SinkWriter`."""
-        del repeated
         with self._transaction() as execute:
             # Programs that create a table at once would fail.
             execute("SELECT pg_advisory_xact_lock(hashtext('keyed'))")
@@ -174,7 +171,7 @@ class _PostgresWriter(SinkWriter):
                         "give another table"
                     )
             # Without a unique index on the key the server refuses the plan.
-            execute("EXPLAIN " + self._upsert, [None] * len(self._columns), **self._parts)
+            execute("EXPLAIN " + _UPSERT, [None] * len(self._columns), **self._parts)
 
     def pack(self, batch: SinkBatch) -> list[tuple[bytes | None, bytes]]:
         """Check that the table can hold the rows, before they are committed with state. See `SinkWriter`.
@@ -254,7 +251,7 @@ class _PostgresWriter(SinkWriter):
         condition = self._list((("{} = %s", name) for name in self._sink.key), " AND ")
         execute("DELETE FROM {table} WHERE {condition}", deletes, many=True, condition=condition)
         for rows in upserts:
-            execute(self._upsert, rows, many=True, **self._parts)
+            execute(_UPSERT, rows, many=True, **self._parts)
         mark = "UPDATE {batches} SET batch = %s, note = %s WHERE target = %s AND query = %s"
         execute(mark, [batch, json.dumps({**note}), *self._mark])
 
@@ -267,10 +264,6 @@ class _PostgresWriter(SinkWriter):
     @property
     def _mark(self) -> list[str]:
         return [self._sink.table.rpartition(".")[2], self._owner.query]
-
-    @property
-    def _upsert(self) -> str:
-        return "INSERT INTO {table} ({names}) VALUES ({places}) ON CONFLICT ({key}) DO {action}"
 
     @property
     def _parts(self) -> dict[str, Any]:
@@ -319,10 +312,8 @@ class _PostgresWriter(SinkWriter):
             key = self._list(("{}", name) for name in self._sink.key)
             statement = sql.SQL(text).format(table=self._table, batches=self._batches, key=key, **parts)
             cursor = self._connection.cursor()
-            if many:
-                cursor.executemany(statement, values)
-                return cursor
-            return cursor.execute(statement, values)
+            (cursor.executemany if many else cursor.execute)(statement, values)
+            return cursor
 
         try:
             if self._connection is None:
