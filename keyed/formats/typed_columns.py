@@ -56,7 +56,7 @@ def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Ar
         if cast is not None:
             return cast, {}
         values = _values(values)
-    elif _is_exact(values, type_):
+    elif type_.base in _PLAIN and set(map(type, values)) <= {*_PLAIN[type_.base], type(None)}:
         try:
             return pa.array(values, target), {}
         except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
@@ -117,11 +117,6 @@ def _of_numbers(values: Sequence[int | None], type_: SqlType) -> Any:
     if type_.base == "DATE":
         return numbers.cast(pa.int32()).cast(pa.date32())
     return numbers if type_.base == "TIME" else pc.multiply(numbers, 1000).cast(pa.timestamp("us"))
-
-
-def _is_exact(values: Sequence[Any], type_: SqlType) -> bool:
-    kinds = _PLAIN.get(type_.base)
-    return kinds is not None and set(map(type, values)) <= kinds | {type(None)}
 
 
 _is: Any = pa.types
