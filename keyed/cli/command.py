@@ -142,11 +142,13 @@ def topic_of(text: str, parameter: str) -> tuple[str, str]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of Kafka clients. See `parse_pairs`."""
-    return parse_pairs(arguments.kafka_setting, "--kafka-setting")
+    """Return the settings of Kafka clients, which may be empty. See `parse_pairs`."""
+    return parse_pairs(arguments.kafka_setting, "--kafka-setting", allow_empty=True)
 
 
-def parse_pairs(pairs: Iterable[str], option: str, form: str = "NAME=VALUE") -> dict[str, str]:
+def parse_pairs(
+    pairs: Iterable[str], option: str, form: str = "NAME=VALUE", *, allow_empty: bool = False
+) -> dict[str, str]:
     """Return values by name.
 
     Raises:
@@ -155,7 +157,7 @@ def parse_pairs(pairs: Iterable[str], option: str, form: str = "NAME=VALUE") -> 
     values: dict[str, str] = {}
     for each in pairs:
         name, equals, value = each.partition("=")
-        if not (name and equals and value):
+        if not (name and equals and (value or allow_empty)):
             raise DefinitionError(f"{option} {each!r}: give {form}")
         if name in values:
             raise DefinitionError(f"{option} {each!r}: {name} is given twice")

@@ -11,6 +11,7 @@ only line, in base64, of a text dataset of this name, or of one in it. Readers o
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -210,8 +211,8 @@ class LocalFolder:
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write or replace a file of the query's own folder atomically and durably."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
+    """Write or replace a file, which only this query writes, atomically and durably."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         # Of a run that was killed while it wrote the file.
         left.unlink(missing_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")

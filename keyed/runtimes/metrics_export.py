@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import threading
 import time
@@ -166,9 +165,6 @@ class _File:
 
     def _begin(self, config: Prometheus) -> None:
         try:
-            for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.tmp"):
-                # Of a program that was killed while it wrote the file.
-                left.unlink(missing_ok=True)
             self._write()
         except OSError as error:
             raise DefinitionError(

@@ -200,10 +200,19 @@ def test_names_of_changelogs():
         return changelog_of(text, parser().parse_args(["verify", text, *options]), may_be_new=True)
 
     assert named("some/folder") == DirectoryChangelog("some/folder", auto_compact=False)
-    settings = ["--kafka-setting", "security.protocol=SSL", "--kafka-setting", "ssl.ca.location=a=b"]
+    given = ("security.protocol=SSL", "ssl.ca.location=a=b", "client.rack=")
+    settings = [word for setting in given for word in ("--kafka-setting", setting)]
     assert named("kafka://one:9092,two:9092/topic", *settings) == KafkaChangelog(
-        "topic", bootstrap="one:9092,two:9092", settings={"security.protocol": "SSL", "ssl.ca.location": "a=b"}
+        "topic",
+        bootstrap="one:9092,two:9092",
+        settings={"security.protocol": "SSL", "ssl.ca.location": "a=b", "client.rack": ""},
     )
-    for wrong in (["kafka://one"], ["kafka:///topic"], ["kafka://one/"], ["kafka://one/t", "--kafka-setting", "x"]):
+    for wrong in (
+        ["kafka://one"],
+        ["kafka:///topic"],
+        ["kafka://one/"],
+        ["kafka://one/t", "--kafka-setting", "x"],
+        ["kafka://one/t", *settings, "--kafka-setting", "client.rack=b"],
+    ):
         with pytest.raises(DefinitionError, match="give"):
             named(*wrong)
