@@ -118,7 +118,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         if whole is not None and whole.inner.schema.name == state:
             shown = whole.rows_of_entries(entries, (meta.watermark, meta.processing_time))
         else:
-            shown = (each for entry in entries for each in reader.entries(*entry))
+            shown = (reader.entry(*entry) for entry in entries)
         described += [
             {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace} for entry in shown
         ]

@@ -30,8 +30,6 @@ class StateSchema:
             its columns as of a class whose fields have defaults.
         ttl: None, or a dict with ``time_domain`` (``"processing_time"`` or ``"event_time"``), ``milliseconds`` and
             further settings to print.
-        rows: For a value that is a flat list of rows, the [name, fingerprint] of each column, of which the first
-            identifies the row; None for others.
         named_by: Name of the state that maps namespaces of this one to their names; None if they have no names.
         shown_as: Data with which the class named by ``view`` shows the state as the one table of its operator; ``view``
             is empty if the state is not a table. None if the state is a table of its own.
@@ -43,7 +41,6 @@ class StateSchema:
     key: Any
     value: Any
     ttl: dict[str, Any] | None = None
-    rows: list[list[Any]] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
     meaning: Mapping[str, str] | None = None
@@ -57,7 +54,6 @@ class StateSchema:
         value: Any,
         ttl: Any = None,
         *,
-        rows: Mapping[str, Any] | None = None,
         named_by: str | None = None,
         shown_as: Mapping[str, Any] | None = None,
         meaning: Mapping[str, str] | None = None,
@@ -70,7 +66,6 @@ class StateSchema:
             key: The type of the keys of a map or broadcast state; ignored for others.
             value: The type of the values.
             ttl: None or a `keyed.job.state.StateTtl`.
-            rows: The columns of rows, if it has rows (`keyed.extending.inner_state`).
             named_by: The state with the names of its namespaces, if there is one.
             shown_as: The view in which it is shown, if it has one.
             meaning: What its content depends on, if the operator says so.
@@ -80,9 +75,8 @@ class StateSchema:
         """
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
         map_key = describe_type(key) if kind in MAPS else None
-        columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
         described = describe_type(value)
-        return cls(name, kind, map_key, described, _describe_ttl(ttl), columns, named_by, shown_as, meaning)
+        return cls(name, kind, map_key, described, _describe_ttl(ttl), named_by, shown_as, meaning)
 
     @classmethod
     def of_table(
@@ -100,7 +94,7 @@ class StateSchema:
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
         described = {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
-        extra = {"rows": self.rows, "named_by": self.named_by, "shown_as": self.shown_as, "meaning": self.meaning}
+        extra = {"named_by": self.named_by, "shown_as": self.shown_as, "meaning": self.meaning}
         return described | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
@@ -111,7 +105,7 @@ class StateSchema:
             CorruptionError: The JSON is malformed.
         """
         try:
-            extra = data.get("rows"), data.get("named_by"), data.get("shown_as"), data.get("meaning")
+            extra = data.get("named_by"), data.get("shown_as"), data.get("meaning")
             schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], *extra)
             assert schema.kind in KINDS
             assert schema.named_by is None or isinstance(schema.named_by, str)
@@ -135,8 +129,6 @@ class StateSchema:
             types = f"{format_type(self.key)} -> {types}"
         if self.kind == "table":
             types = f"{types} by {', '.join(self.key)}"
-        if self.rows is not None:
-            types = f"rows of {', '.join(f'{name} {format_type(type_)}' for name, type_ in self.rows)}"
         ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
         if self.kind == "versioned" and self.ttl:
             ttl = f", {self.ttl['milliseconds']} ms of history"

@@ -215,7 +215,6 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
         key,
         value,
         state.ttl,
-        rows=state.rows,
         named_by=state.named_by,
         shown_as=state.shown_as,
         meaning=state.meaning,

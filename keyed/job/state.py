@@ -134,7 +134,6 @@ class State(NoValue):
     #: Set by `inner_state`.
     in_place: bool = False
     completed: Callable[[Any], Any] | None = None
-    rows: Mapping[str, Any] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
     shown_types: Mapping[str, Any] = {}
@@ -238,7 +237,7 @@ class State(NoValue):
 _DECLARING = ("keyed.job.state", "keyed.job.table_declaration")
 _INTERNAL = (
     *("set_name", "replaced", "no_attribute", "mistake"),
-    *("in_place", "completed", "rows", "named_by", "shown_as", "shown_types", "meaning"),
+    *("in_place", "completed", "named_by", "shown_as", "shown_types", "meaning"),
 )
 
 
@@ -261,7 +260,6 @@ def inner_state(
     *,
     in_place: bool = False,
     completed: Callable[[Any], Any] | None = None,
-    rows: Mapping[str, Any] | None = None,
     named_by: str | None = None,
     table: Mapping[str, Any] | None = None,
     is_shown: bool = True,
@@ -275,8 +273,6 @@ def inner_state(
         in_place: Of a `ValueState`: `ValueState.value` returns the stored object itself. Changes to it are stored
             without ``update``. Keep no reference to it after the call.
         completed: Of a `ValueState`: returns the value to store for one that a batch has written; it may change it.
-        rows: Of a `ValueState` of a flat list of rows: names and types of the columns. State tables show each row as
-            an entry, named by the first column.
         named_by: Of a `ValueState` or `ListState`: a `MapState` whose values are pairs (name, namespace): state
             tables show the entries of a namespace under its name, as for windows that merge.
         table: Data for the class of keyed that ``table["view"]`` names: shows the state as the one table of the
@@ -296,13 +292,8 @@ def inner_state(
             f"in_place=True of a {kind} with default={default!r}: changes of a default would be lost; give a "
             "ValueState without a default, and update() with a new value where value() is None"
         )
-    if rows is not None and (not isinstance(state, ValueState) or state.type is not list or len(rows) < 2):
-        raise StateDefinitionError(
-            f"rows={rows!r} of {state!r}: a plain list has rows, inner_state(ValueState(list), rows=...), "
-            "and have at least two columns: the one that names a row, and what it holds"
-        )
     state.in_place, state.completed = in_place, completed
-    state.rows, state.named_by, state.meaning = rows, named_by, meaning
+    state.named_by, state.meaning = named_by, meaning
     state.shown_types = shown_types or {}
     state.shown_as = table if is_shown else {"view": ""}
     return state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
@@ -13,7 +13,6 @@ from keyed.base.shown import type_of
 from keyed.codec.fingerprints import format_type
 from keyed.codec.keys import decode_key_at, encode_key
 from keyed.codec.state_schema import MAPS
-from keyed.codec.values import value_codec
 from keyed.content.addresses import KIND_OF_CLOCK, NULL, expiry
 from keyed.content.entry_decoder import EntryDecoder
 from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
@@ -30,10 +29,10 @@ class Entry:
         key: One value, or a tuple of several; ``None`` in a broadcast state.
         namespace: Beside the key; ``None`` is the state itself.
         entry: The map key, (batch, index) of a list element, the timestamp of a version, the other key columns of a
-            table as a tuple, start and end of a window as datetimes (milliseconds beyond the years 1 to 9999), the
-            first column of rows as a tuple; ``None`` if there is only one.
-        value: The value, element, accumulator or result; of a table and of rows a dict of the other columns; ``None``
-            for a deleted version.
+            table as a tuple, start and end of a window as datetimes (milliseconds beyond the years 1 to 9999);
+            ``None`` if there is only one.
+        value: The value, element, accumulator or result; of a table a dict of the other columns; ``None`` for a deleted
+            version.
         expires: With a time to live, its end, in milliseconds of the state's clock.
     """
 
@@ -70,11 +69,6 @@ class EntryReader(EntryDecoder):
         if schema.kind == "table":
             if type_ is not None:
                 raise StateSchemaChanged(f"types: the {schema} has columns with types of their own")
-        elif schema.rows is not None:
-            self.has_entries = True
-            names, read = [name for name, _ in schema.rows[1:]], self._decode
-            self._decode = lambda stored: dict(zip(names, read(stored), strict=True))
-            self._decode_list, self._encode_row = read, value_codec(list).encode
         elif type_ is not None:
             self._take(type_)
 
@@ -162,45 +156,17 @@ class EntryReader(EntryDecoder):
         Raises:
             EncodingError: It cannot be an entry of this state.
         """
-        if (self.schema.kind == "table" or self.schema.rows is not None) and not isinstance(entry, tuple):
+        if self.schema.kind == "table" and not isinstance(entry, tuple):
             entry = (entry,)
         try:
             return self._encode_sub(entry)
         except (TypeError, StructError) as error:
             raise EncodingError(f"entry={entry!r:.100} is not an entry of the {self.schema}: {error}") from error
 
-    def rows(self, value: bytes | None) -> dict[bytes, bytes]:
-        """Return the rows that a stored list holds as values of entries, by and in the order of their subs.
-
-        Raises:
-            EncodingError: It does not hold such rows.
-        """
-        if value is None:
-            return {}
-        assert self.schema.rows is not None
-        width, due = len(self.schema.rows), b"" if self.clock is None else value[:8]
-        items = self._decode_list(value[len(due) :])
-        if len(items) % width:
-            raise EncodingError(
-                f"the {self.schema} holds a list of {len(items)} items, which is not a whole number of rows"
-            )
-        entries = {
-            encode_key((items[at],)): due + self._encode_row(items[at + 1 : at + width])
-            for at in range(0, len(items), width)
-        }
-        return dict(sorted(entries.items()))
-
     def head_of(self, address: bytes) -> bytes:
         """Return the common prefix of the addresses of an address's key; a partial address is returned unchanged."""
         try:
             return address[: decode_key_at(address, _HEAD.size)[1]]
-        except CorruptionError:
-            return address
-
-    def list_of(self, address: bytes) -> bytes:
-        """Return the address of the list that holds the row of an address; a partial address is returned unchanged."""
-        try:
-            return address[: decode_key_at(address, decode_key_at(address, _HEAD.size)[1])[1]]
         except CorruptionError:
             return address
 
@@ -210,11 +176,6 @@ class EntryReader(EntryDecoder):
         if value is None:
             return Entry(key, namespace, self.decode_sub(sub), None)
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
-
-    def entries(self, prefix: bytes, sub: bytes, value: bytes) -> Iterator[Entry]:
-        """Decode the value stored at an address: an entry, or the rows of a list."""
-        rows = {sub: value} if self.schema.rows is None else self.rows(value)
-        return (self.entry(prefix, row, stored) for row, stored in rows.items())
 
     def expires(self, value: bytes) -> int | None:
         """Return the end of a stored value's time to live, if it has one."""

@@ -27,7 +27,7 @@ from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.follower import FolderReader, Follower, shown_groups
 from keyed.tables.operator_table import OperatorTableEntries, OperatorTableReader
-from keyed.tables.stored_entries import NamedEntries, RowEntries, StoredEntries
+from keyed.tables.stored_entries import NamedEntries, StoredEntries
 
 AsOf = int | datetime | None
 """A batch: its id, or a time; ``None`` is the newest one."""
@@ -381,8 +381,7 @@ class View:
         """Return the stored entries of a state, by the addresses under which they are shown."""
         if isinstance(reader, OperatorTableReader):
             return OperatorTableEntries(self.store, self.at, reader, partial(self._stored_at, reader.inner))
-        stored = self._stored_at(reader, self.at)
-        return stored if reader.schema.rows is None else RowEntries(stored, self.store, self.at.commit, reader)
+        return self._stored_at(reader, self.at)
 
     def _stored_at(self, reader: EntryReader, at: VersionedBatch) -> StoredEntries:
         names = reader.schema.named_by

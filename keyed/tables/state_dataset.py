@@ -299,13 +299,7 @@ class Columns:
             if schema.kind == "versioned":
                 others.append(TableColumn("valid_from", _UTC_MILLISECONDS, _entry_part(0), "key"))
                 others.append(TableColumn("valid_to", _UTC_MILLISECONDS, _entry_part(1)))
-            if schema.rows is not None:
-                (name, type_), *columns = schema.rows
-                others.append(TableColumn(name, shown_type(type_), _entry_part(0), "key"))
-                for name, type_ in columns:
-                    others.append(TableColumn(name, shown_type(type_), _converted(name, converter_of(type_))))
-            else:
-                others += _value_columns(schema.value)
+            others += _value_columns(schema.value)
         if reader.clock is not None and schema.kind != "versioned":
             others.append(TableColumn("expires", _UTC_MILLISECONDS, lambda entry: entry.expires, "expires"))
         # Names that differ only by case are equal in SQL.

@@ -1,10 +1,7 @@
 """Stored entries of a state after a commit, by the addresses under which they are shown.
 
-They are the stored addresses, with two exceptions:
-
-- A state with ``rows`` stores lists of rows, each of which is shown as an entry.
-- Namespaces may have names (``named_by`` of a state): windows that merge keep their contents in place, and the map
-  state that ``named_by`` names has the pairs of their current window and its namespace.
+They are the stored addresses, unless namespaces have names (``named_by`` of a state): windows that merge keep their
+contents in place, and the map state that ``named_by`` names has the pairs of their current window and its namespace.
 """
 
 from __future__ import annotations
@@ -79,44 +76,6 @@ def distinct_versions(versions: Iterable[tuple[int, bytes | None]]) -> Iterator[
     for (number, value), (_, before) in pairwise(chain(versions, [(-1, None)])):
         if value != before:
             yield number, value
-
-
-class RowEntries(StoredEntries):
-    """The rows of stored lists, each as an entry of its own.
-
-    Args:
-        lists: The lists.
-        store: The store that holds them.
-        commit: The commit.
-        reader: The reader of the state.
-    """
-
-    def __init__(self, lists: StoredEntries, store: VersionStore, commit: int, reader: EntryReader) -> None:
-        super().__init__(store, commit, reader)
-        self._lists = lists
-
-    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of an entry."""
-        return self._reader.rows(self._lists.get(prefix, b"")).get(sub)
-
-    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the (prefix, sub, value) of a range of addresses."""
-        for prefix, _, value in self._lists.scan(self._reader.list_of(first), end, reverse=reverse):
-            rows = self._reader.rows(value).items()
-            for sub, row in reversed(rows) if reverse else rows:
-                if first <= prefix + sub < end:
-                    yield prefix, sub, row
-
-    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
-        lists = self._lists.history(prefix, b"")
-        return distinct_versions((number, self._reader.rows(value).get(sub)) for number, value in lists)
-
-    def changes(self) -> Iterator[_Change]:
-        """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
-        for prefix, _, old, new in self._lists.changes():
-            for sub, before, after in differences(self._reader.rows(old), self._reader.rows(new)):
-                yield prefix, sub, before, after
 
 
 class Names:

@@ -1061,12 +1061,10 @@ def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _entry_names(schema: StateSchema) -> list[str]:
-    """Return the names of the parts of an entry: of a window, of further key columns, or the first column of rows."""
+    """Return the names of the parts of an entry: of a window, or of further key columns."""
     if schema.kind == "window":
         return list(schema.key)
-    if schema.kind == "table":
-        return list(schema.key[schema.value["stream_keys"] :])
-    return [] if schema.rows is None else [schema.rows[0][0]]
+    return list(schema.key[schema.value["stream_keys"] :]) if schema.kind == "table" else []
 
 
 def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[Any, Any, Any]:
@@ -1120,6 +1118,6 @@ def _many(schema: StateSchema) -> str | None:
         return "list"
     if schema.kind == "window":
         return "window" if schema.key else None
-    if schema.rows is not None or schema.kind in MAPS:
+    if schema.kind in MAPS:
         return "map"
     return "map" if schema.kind == "table" and len(schema.key) > schema.value["stream_keys"] else None

@@ -396,44 +396,6 @@ def close():
         yield stack
 
 
-class Rows(keyed.KeyedProcessFunction):
-    """Keeps a list of rows that expires."""
-
-    recent = inner_state(
-        keyed.ValueState(list, ttl=keyed.StateTtl(100, time_domain=keyed.TimeDomain.EVENT_TIME)),
-        rows={"start": int, "n": str},
-    )
-
-    def process_element(self, value, ctx):
-        self.recent.update(value["rows"])
-        return ()
-
-
-def test_rows_expire_with_their_list_and_a_list_that_is_no_rows_is_named(tmp_path, close):
-    log = keyed.DirectoryChangelog(tmp_path / "log")
-    with KeyedTestHarness(Rows(), key=lambda row: row["k"], changelog=log) as harness:
-        add(harness, {"k": "a", "t": 0, "rows": [2, "x", 1, "y"]}, {"k": "b", "t": 50, "rows": [3, "z"]})
-        tables = close.enter_context(open_tables(log, tmp_path / "tables", types=Rows()))
-        tables.poll()
-        table = tables["recent"]
-        assert [(entry.key, entry.entry, entry.value, entry.expires) for entry in table] == [
-            ("a", (1,), {"n": "y"}, 100), ("a", (2,), {"n": "x"}, 100), ("b", (3,), {"n": "z"}, 150)
-        ]  # fmt: skip
-        harness.advance_watermark(120)
-        add(harness, {"k": "c", "t": 130, "rows": [1]})
-        tables.poll()
-        assert starts(table.scan(windows=(0, 9), to="c")) == [("b", 3)]
-        assert table.get("a", 1) is None
-        with pytest.raises(keyed.errors.EncodingError, match="a list of 1 items, which is not a whole number of rows"):
-            table.get("c")
-
-
-@pytest.mark.parametrize(("type_", "rows"), [(list, {"only": int}), (dict, {"a": int, "b": int})])
-def test_rows_of_anything_but_a_list_are_refused(type_, rows):
-    with pytest.raises(keyed.errors.StateDefinitionError, match="a plain list has rows"):
-        inner_state(keyed.ValueState(type_, name="x"), rows=rows)
-
-
 def test_a_checkpoint_shows_windows_as_tables_do(tmp_path, capsys):
     rows = [{"k": "a", "t": time, "n": 1} for time in (10, 15, 40, 5)]
     stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=90)).key_by("k")
@@ -455,10 +417,10 @@ def test_a_checkpoint_shows_windows_as_tables_do(tmp_path, capsys):
 
 
 class Named(keyed.KeyedProcessFunction):
-    """Keeps rows under namespaces that go by other names."""
+    """Keeps values under namespaces that go by other names."""
 
     names = keyed.MapState()
-    kept = inner_state(keyed.ValueState(list), rows={"start": int, "n": int}, named_by="names")
+    kept = inner_state(keyed.ValueState(int), named_by="names")
 
     def process_element(self, value, ctx):
         for namespace, n in value["kept"].items():
@@ -468,17 +430,16 @@ class Named(keyed.KeyedProcessFunction):
         return ()
 
 
-def test_names_of_namespaces_may_be_of_rows_and_are_pairs(tmp_path):
+def test_names_of_namespaces_are_pairs(tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     with KeyedTestHarness(Named(), key=lambda row: row["k"], changelog=log) as harness:
-        add(harness, {"k": "a", "t": 0, "kept": {"x": [1, 2], "y": [3, 4]}, "names": {1: ["b", "x"]}})
+        add(harness, {"k": "a", "t": 0, "kept": {"x": 2, "y": 4}, "names": {1: ["b", "x"]}})
         with open_tables(log, tmp_path / "tables") as tables:
             tables.poll()
             table = tables["kept"]
-            assert [(entry.namespace, entry.entry) for entry in table] == [("b", (1,)), ("y", (3,))]
-            assert table.get("a", 1, namespace="b") == {"n": 2}
-            assert table.get("a", 1, namespace="x") is None
-            assert table.get("a", namespace="y") == {(3,): {"n": 4}}
+            assert [(entry.namespace, entry.value) for entry in table] == [("b", 2), ("y", 4)]
+            assert table.get("a", namespace="b") == 2
+            assert table.get("a", namespace="x") is None
             changes = table.subscribe(after="now")
             add(harness, {"k": "a", "t": 0, "kept": {}, "names": {1: ["c", "x"], 2: ["a", "y"]}})
             tables.poll()
