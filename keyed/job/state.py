@@ -329,13 +329,13 @@ class ValueState(KeyedState, Generic[T]):
     reading, writing = ".value()", ".update(value)"
 
     @overload
-    def __init__(self: ValueState[Any], type: None = None, **options: Unpack[StateOptions]) -> None: ...
-    @overload
     def __init__(self: ValueState[D | None], type: type[D], **options: Unpack[StateOptions]) -> None: ...
     @overload
     def __init__(self: ValueState[D], type: type[D], default: D, **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], type: Any, default: Any = None, **options: Unpack[StateOptions]) -> None: ...
+    def __init__(
+        self: ValueState[Any], type: Any = None, default: Any = None, **options: Unpack[StateOptions]
+    ) -> None: ...
     @shows_options(StateOptions)
     def __init__(self, type: Any = None, default: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
@@ -364,11 +364,9 @@ class ListState(KeyedState, Generic[T]):
     writing = ".update(values) or .add(value)"
 
     @overload
-    def __init__(self: ListState[Any], type: None = None, **options: Unpack[StateOptions]) -> None: ...
-    @overload
     def __init__(self: ListState[D], type: type[D], **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ListState[Any], type: Any, **options: Unpack[StateOptions]) -> None: ...
+    def __init__(self: ListState[Any], type: Any = None, **options: Unpack[StateOptions]) -> None: ...
     @shows_options(StateOptions)
     def __init__(self, type: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
@@ -430,13 +428,11 @@ class MapState(KeyedState, Generic[K, V]):
     reading, writing = "[key], .get(key) or .items()", ".put(key, value) or .update(entries)"
 
     @overload
-    def __init__(
-        self: MapState[Any, Any], key: None = None, value: None = None, **options: Unpack[StateOptions]
-    ) -> None: ...
-    @overload
     def __init__(self: MapState[K, V], key: type[K], value: type[V], **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: MapState[Any, Any], key: Any, value: Any, **options: Unpack[StateOptions]) -> None: ...
+    def __init__(
+        self: MapState[Any, Any], key: Any = None, value: Any = None, **options: Unpack[StateOptions]
+    ) -> None: ...
     @shows_options(StateOptions)
     def __init__(self, key: Any = None, value: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
@@ -651,15 +647,11 @@ class VersionedState(KeyedState, Generic[T]):
 
     @overload
     def __init__(
-        self: VersionedState[Any], type: None = None, *, history: Duration, **options: Unpack[NameOptions]
-    ) -> None: ...
-    @overload
-    def __init__(
         self: VersionedState[D], type: type[D], *, history: Duration, **options: Unpack[NameOptions]
     ) -> None: ...
     @overload
     def __init__(
-        self: VersionedState[Any], type: Any, *, history: Duration, **options: Unpack[NameOptions]
+        self: VersionedState[Any], type: Any = None, *, history: Duration, **options: Unpack[NameOptions]
     ) -> None: ...
     @shows_options(NameOptions)
     def __init__(self, type: Any = None, *, history: Duration, **options: Unpack[NameOptions]) -> None:
