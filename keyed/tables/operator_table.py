@@ -21,10 +21,10 @@ from keyed.codec.values import value_codec
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
-from keyed.tables.stored_entries import StoredEntries, differences, distinct_versions
+from keyed.tables.stored_entries import ComputedEntries, StoredEntries, differences
 
 if TYPE_CHECKING:
-    from keyed.stores.version_store import VersionedBatch, VersionStore
+    from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 
 _NONE, _TUPLE = encode_key(None), encode_key(())[:1]
 _Change = tuple[bytes, bytes, bytes | None, bytes | None]
@@ -130,7 +130,7 @@ class OperatorTableReader(EntryReader):
         return inside + encode_key((low,))[:-1], inside + encode_key((high,))[:-1]
 
 
-class OperatorTableEntries(StoredEntries):
+class OperatorTableEntries(ComputedEntries):
     """The rows of an operator's table as of a commit.
 
     Args:
@@ -155,12 +155,18 @@ class OperatorTableEntries(StoredEntries):
         self._source = source(self._at)
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of a row."""
-        return self._row_at(self._at, prefix, sub)
-
-    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
-        """Return the values of the only rows of keys."""
-        return [self.get(prefix, b"") for prefix in prefixes]
+        """Return the value of a row; without a window's end, of the first window with the start."""
+        head = self._reader.head_of(prefix)
+        if prefix != head + _NONE:
+            return None
+        start = _start_of(sub)
+        end = prefix if start is None else prefix + encode_key((start + 1,))
+        bounds = self._reader.range_of(head, prefix + sub, end)
+        rows = self._rows(self._at, list(self._source.scan(*bounds, reverse=False)))
+        row = rows.get(sub)
+        if row is None and sub:
+            return next((value for each, value in rows.items() if each.startswith(sub[:-1])), None)
+        return row
 
     def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the (prefix, sub, value) of a range of addresses."""
@@ -177,15 +183,6 @@ class OperatorTableEntries(StoredEntries):
             for sub, value in reversed(rows) if reverse else rows:
                 if first <= prefix + sub < end:
                     yield prefix, sub, value
-
-    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, value) of a row's versions, the newest first, as `VersionStore.history` does."""
-        extent = self._store.extent
-        if extent is None:
-            return
-        numbers = sorted({max(number, extent.oldest) for number in self._changes_of(prefix, sub)}, reverse=True)
-        batches = ((number, self._store.batch(number)) for number in numbers)
-        yield from distinct_versions((number, self._row_at(batch, prefix, sub)) for number, batch in batches)
 
     def changes(self) -> Iterator[_Change]:
         """Yield the (prefix, sub, value before, value after) of the rows that the commit changed, by address."""
@@ -219,25 +216,16 @@ class OperatorTableEntries(StoredEntries):
         groups = groupby(stored, lambda entry: self._reader.head_of(entry[0]))
         return ((head, list(entries)) for head, entries in groups)
 
-    def _row_at(self, at: VersionedBatch, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of a row as of a batch; without a window's end, of the first window with the start."""
-        head = self._reader.head_of(prefix)
-        if prefix != head + _NONE:
-            return None
-        source = self._source if at is self._at else self._source_at(at)
-        start = _start_of(sub)
-        end = prefix if start is None else prefix + encode_key((start + 1,))
-        bounds = self._reader.range_of(head, prefix + sub, end)
-        rows = self._rows(at, list(source.scan(*bounds, reverse=False)))
-        row = rows.get(sub)
-        if row is None and sub:
-            return next((value for each, value in rows.items() if each.startswith(sub[:-1])), None)
-        return row
+    def _as_of(self, commit: int) -> OperatorTableEntries:
+        return OperatorTableEntries(self._store, self._store.batch(commit), self._reader, self._source_at)
 
-    def _changes_of(self, prefix: bytes, sub: bytes) -> Iterator[int]:
-        """Yield the commits that may have changed a row, in no order."""
+    def _commits_of(self, prefix: bytes, sub: bytes) -> list[int]:
         extent = self._store.extent
         assert extent is not None
+        return sorted({max(commit, extent.oldest) for commit in self._changes_of(prefix, sub, extent)}, reverse=True)
+
+    def _changes_of(self, prefix: bytes, sub: bytes, extent: Extent) -> Iterator[int]:
+        """Yield the commits that may have changed a row, in no order."""
         head = self._reader.head_of(prefix)
         window = decode_key(sub) if sub else ()
         places = self._reader.rows_of.places(window)
@@ -252,12 +240,10 @@ class OperatorTableEntries(StoredEntries):
             yield from (number for number, _ in self._source.history(head + encode_key(namespace), address))
         gone = self._reader.rows_of.removed_at(window)
         if gone is not None:
-            yield from self._commits_at(gone)
+            yield from self._commits_at(gone, extent)
 
-    def _commits_at(self, time: int) -> Iterator[int]:
+    def _commits_at(self, time: int, extent: Extent) -> Iterator[int]:
         """Yield the first commits at which the clock of the windows has reached a time, in each run of the job."""
-        extent = self._store.extent
-        assert extent is not None
         ends = [*(era.commit - 1 for era in extent.eras[1:]), extent.newest]
         for era, high in zip(extent.eras, ends, strict=True):
             low = max(era.commit, extent.oldest)

@@ -81,28 +81,24 @@ class Scan(Iterator[Entry]):
 
     Attributes:
         position: The state from which they are taken.
+        last: Address of the last entry, before the end of the scan.
         token: At the end, the ``after=`` of a further `StateTable.scan`, or ``None`` if nothing follows.
     """
 
     def __init__(self, entries: Iterator[tuple[bytes, Entry]], limit: int | None, position: Position) -> None:
         self._entries = entries
         self._left = limit
-        self._last: bytes | None = None
+        self.last: bytes | None = None
         self.position = position
         self.token: str | None = None
 
-    @property
-    def last(self) -> bytes | None:
-        """Address of the last entry, before the end of the scan."""
-        return self._last
-
     def __next__(self) -> Entry:
         if self._left == 0:
-            if self._last is not None and next(self._entries, None) is not None:
-                self.token = scan_token(self.position.log_id, sequence_of(self.position.batch), self._last)
-            self._last = None
+            if self.last is not None and next(self._entries, None) is not None:
+                self.token = scan_token(self.position.log_id, sequence_of(self.position.batch), self.last)
+            self.last = None
             raise StopIteration
-        self._last, entry = next(self._entries)
+        self.last, entry = next(self._entries)
         if self._left is not None:
             self._left -= 1
         return entry

@@ -71,11 +71,28 @@ def differences(
             yield place, old, new
 
 
-def distinct_versions(versions: Iterable[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the (commit, value) of versions, the newest first, that differ from the version before them."""
-    for (number, value), (_, before) in pairwise(chain(versions, [(-1, None)])):
-        if value != before:
-            yield number, value
+class ComputedEntries(StoredEntries):
+    """Entries that are computed from the stored ones of a key."""
+
+    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
+        """Return the values of states with one entry a key."""
+        return [self.get(prefix, b"") for prefix in prefixes]
+
+    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        commits = self._commits_of(prefix, sub)
+        values = ((commit, self._as_of(commit).get(prefix, sub)) for commit in commits)
+        for (commit, value), (_, before) in pairwise(chain(values, [(-1, None)])):
+            if value != before:
+                yield commit, value
+
+    def _commits_of(self, prefix: bytes, sub: bytes) -> Iterable[int]:
+        """Return the commits that may have changed an entry, the newest first."""
+        raise NotImplementedError
+
+    def _as_of(self, commit: int) -> StoredEntries:
+        """Return the entries as of another commit."""
+        raise NotImplementedError
 
 
 class Names:
@@ -135,7 +152,7 @@ def shown_entries(
     return sorted(shown)
 
 
-class NamedEntries(StoredEntries):
+class NamedEntries(ComputedEntries):
     """Entries under the names of their namespaces.
 
     Args:
@@ -155,10 +172,6 @@ class NamedEntries(StoredEntries):
         namespace = self._names(head).stored(prefix[len(head) :])
         return None if namespace is None else super().get(head + namespace, sub)
 
-    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
-        """Return the values of states with one entry a key."""
-        return [self.get(prefix, b"") for prefix in prefixes]
-
     def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the (prefix, sub, value) of a range of addresses. All entries of each key in the range are read."""
         low, high = self._reader.head_of(first), self._reader.head_of(end)
@@ -170,20 +183,17 @@ class NamedEntries(StoredEntries):
                 if first <= prefix + sub < end:
                     yield prefix, sub, value
 
-    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+    def _commits_of(self, prefix: bytes, sub: bytes) -> Iterator[int]:
         extent, changed = self._store.extent, self._store.changed
-        if extent is None:
-            return
+        assert extent is not None
         head = self._reader.head_of(prefix)
         ranges = [(first, successor(first)) for first in (head, self._address(head))]
-        newer = (
-            number
-            for number in range(extent.newest, extent.oldest - 1, -1)
-            if number == extent.oldest or any(changed(number, *each) for each in ranges)
-        )
-        entries = ((number, NamedEntries(self._store, number, self._reader, self._names_reader)) for number in newer)
-        yield from distinct_versions((number, at.get(prefix, sub)) for number, at in entries)
+        for commit in range(extent.newest, extent.oldest - 1, -1):
+            if commit == extent.oldest or any(changed(commit, *each) for each in ranges):
+                yield commit
+
+    def _as_of(self, commit: int) -> NamedEntries:
+        return NamedEntries(self._store, commit, self._reader, self._names_reader)
 
     def changes(self) -> Iterator[_Change]:
         """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
