@@ -35,6 +35,8 @@ class IntervalColumns(ColumnJoin):
         self._pairing = pairs
         self._lower, self._upper = bounds
         self._kept_ms = kept_ms
+        #: The time of the output of a row without a partner, after that of the row, by side.
+        self._unmatched_ms = kept_ms
         self.lefts, self.rights = (
             self.state(side, name, (TIME, NUMBER), time="bigint", number="bigint", paired="boolean")
             for side, name in enumerate(("lefts", "rights"))
@@ -64,26 +66,16 @@ class IntervalColumns(ColumnJoin):
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
             return
-        over, times = [], []
+        over = []
         for side, (state, kept_ms) in enumerate(zip((self.lefts, self.rights), self._kept_ms, strict=True)):
             rows = state.take((TIME, "<=", watermark - kept_ms))
             rows = rows.filter(pc.invert(rows.column(_PAIRED))) if self._pairing.keeps[side] else rows.slice(0, 0)
             over.append(in_order(rows, TIME, NUMBER))
-            times.append(integers(over[side], TIME) + self.lonely_ms(side))
-        self.emit_lonely(ctx, over, np.concatenate(times))
+        self.emit_unmatched(ctx, over)
 
-    def lonely_ms(self, side: int) -> int:
-        """Return the time of the output of a row without a partner, after that of the row."""
-        return self._kept_ms[side]
-
-    def emit_lonely(self, ctx: BatchContext, rows: Sequence[pa.Table], times: Numbers) -> None:
-        """Emit rows without a partner.
-
-        Args:
-            ctx: Receives them.
-            rows: The rows of either side.
-            times: The times of the outputs, those of the left rows first.
-        """
+    def emit_unmatched(self, ctx: BatchContext, rows: Sequence[pa.Table]) -> None:
+        """Emit the rows of either side, which have no partner."""
+        times = np.concatenate([integers(rows[side], TIME) + self._unmatched_ms[side] for side in (0, 1)])
         order = np.argsort(times, kind="stable")
         count = rows[0].num_rows
         places = np.where(order < count, order, -1), np.where(order < count, -1, order - count)

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema
-from keyed.joins.column_join import TIME, integers
+from keyed.joins.column_join import integers
 from keyed.joins.interval_columns import IntervalColumns
 from keyed.joins.join_path import JoinPlan, Side
 from keyed.joins.pairs import Pairing
@@ -74,11 +73,12 @@ class StreamStreamJoin(IntervalColumns):
     def __init__(self, plan: JoinPlan, pairs: Pairing, before: int, after: int, grace: int) -> None:
         super().__init__(plan, pairs, (-before, after), (after + grace, before + grace))
         self._until_late = before + after + grace
+        self._unmatched_ms = (0, 0)
 
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
         self._late = [self.no_rows(0), self.no_rows(1)]
         super().process_batches(first, second, ctx)
-        self.emit_lonely(ctx, self._late, np.concatenate([integers(rows, TIME) for rows in self._late]))
+        self.emit_unmatched(ctx, self._late)
 
     def arrived(self, side: int, table: pa.Table | None, ctx: BatchContext, first_in_time: int) -> pa.Table | None:
         if table is None:
@@ -92,6 +92,3 @@ class StreamStreamJoin(IntervalColumns):
                 ctx.drop(int(is_late.sum()))
             rows = rows.filter(pa.array(~is_late))
         return rows if rows.num_rows else None
-
-    def lonely_ms(self, side: int) -> int:
-        return 0
