@@ -324,15 +324,11 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
 
 def changes_of(view: View, state: str, limit: int) -> list[Change]:
     """Return the first changes of a state in a batch, as a subscription delivers them."""
+    changes, at = view.changes(state)[:limit], view.at
+    tokens = [Token(at.log_id, at.batch, each.address, False) for each in changes]
     return [
-        _change(
-            "change",
-            Token(view.at.log_id, view.at.batch, each.address, False),
-            each.entry,
-            each.old,
-            removed=each.removed,
-        )
-        for each in view.changes(state)[:limit]
+        _change("change", token, each.entry, each.old, removed=each.removed)
+        for token, each in zip(tokens, changes, strict=True)
     ]
 
 

@@ -554,10 +554,11 @@ class _Server:
         except errors.GroupUnavailable as error:
             if "key" not in query or not self._may_forward(request):
                 raise
-            await self.peers.refresh()
-            log_id = await self._log_id(error.operator)
-            address = next(iter(self.peers.cover(error.operator, log_id, error.groups)))
-            return RedirectResponse(address + _target(request), 307)
+
+            async def redirect(servers: dict[str, list[int]]) -> Response:
+                return RedirectResponse(next(iter(servers)) + _target(request), 307)
+
+            return await self._from_peers(error.operator, error.groups, redirect)
 
     async def push_changes(self, request: Request) -> ASGIApp:
         """Return the rows of a push query, or with ``check=true`` its table and columns."""
@@ -640,18 +641,25 @@ class _Server:
         request.state.example = example or (None, None)
 
     async def _example_of_peers(self, name: str, table: StateTable) -> tuple[Any, Any]:
-        await self.peers.refresh()
-        missing, log_id = await self._in_thread(lambda: (table.missing, table.position.log_id))
-        while True:
-            try:
-                for address in self.peers.cover(table.operator, log_id, missing):
-                    body = self._passed(None, *await self.peers.ask(address, "/tables?share=true"))
-                    for one in msgspec.json.decode(body)["tables"]:
-                        if one["name"] == name and one.get("example"):
-                            return _example_of(one["example"])
-            except PeerUnavailable:
-                continue
+        async def ask(servers: Mapping[str, Any]) -> tuple[Any, Any]:
+            for address in servers:
+                body = self._passed(None, *await self.peers.ask(address, "/tables?share=true"))
+                for one in msgspec.json.decode(body)["tables"]:
+                    if one["name"] == name and one.get("example"):
+                        return _example_of(one["example"])
             return None, None
+
+        return await self._from_peers(table.operator, await self._in_thread(lambda: table.missing), ask)
+
+    async def _from_peers(
+        self, operator: str, groups: Iterable[int], ask: Callable[[dict[str, list[int]]], Awaitable[_T]]
+    ) -> _T:
+        """Return the answer of the servers of key groups; without those that cannot be reached, others are asked."""
+        await self.peers.refresh()
+        log_id = (await self._in_thread(lambda: self.tables.positions[operator])).log_id
+        while True:
+            with suppress(PeerUnavailable):
+                return await ask(self.peers.cover(operator, log_id, groups))
 
     async def _answer_for_key(self, request: Request, work: Callable[[], Any]) -> Response:
         """Return the answer about a key; if the tables lack its key group, that of a peer."""
@@ -660,15 +668,11 @@ class _Server:
         except errors.GroupUnavailable as error:
             if not self._may_forward(request):
                 raise
-            lacking = error
-        await self.peers.refresh()
-        log_id = await self._log_id(lacking.operator)
+            operator, groups = error.operator, error.groups
         headers = {_EXAMPLE: _example_text(*request.state.example)}
-        while True:
-            address = next(iter(self.peers.cover(lacking.operator, log_id, lacking.groups)))
-            with suppress(PeerUnavailable):
-                status, body = await self.peers.ask(address, _target(request), headers)
-                break
+        status, body = await self._from_peers(
+            operator, groups, lambda servers: self.peers.ask(next(iter(servers)), _target(request), headers)
+        )
         answer = msgspec.json.decode(self._passed(request, status, body), type=dict[str, msgspec.Raw])
         if "position" in answer and ALL_TABLES not in request.state.open_to:
             position = msgspec.json.decode(answer["position"])
@@ -694,23 +698,19 @@ class _Server:
         except errors.GroupUnavailable as error:
             if not self._may_forward(request):
                 raise
-            operator, missing = error.operator, error.groups
-        await self.peers.refresh()
-        log_id = await self._log_id(operator)
+            operator, groups = error.operator, error.groups
         headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
-        while True:
-            servers = self.peers.cover(operator, log_id, missing)
+
+        async def ask(servers: dict[str, list[int]]) -> list[bytes]:
             as_of = await self._batch_at(batch_or_time(query.get("as_of"), "as_of"))
             if as_of is None:
                 as_of = min(self.tables.batch, self.peers.batch_of(servers))
             own = await self._answer(partial(work, is_share=True, as_of=as_of))
             target = _target(request, as_of=as_of)
-            try:
-                answers = await asyncio.gather(*(self.peers.ask(each, target, headers) for each in servers))
-            except PeerUnavailable:
-                continue
-            break
-        parts = [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
+            answers = await asyncio.gather(*(self.peers.ask(each, target, headers) for each in servers))
+            return [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
+
+        parts = await self._from_peers(operator, groups, ask)
         return await self._answer(lambda: self._merged(name, parts, query, limit))
 
     def _merged(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
@@ -855,9 +855,6 @@ class _Server:
                 return snapshot.batch
 
         return await self._in_thread(work) if isinstance(as_of, datetime) else as_of
-
-    async def _log_id(self, operator: str) -> str:
-        return (await self._in_thread(lambda: self.tables.positions[operator])).log_id
 
     def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
         """Return items as JSON; reading stops when the answer is too large."""
