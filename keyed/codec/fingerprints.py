@@ -22,10 +22,13 @@ The two kinds of classes also have ``"tag": [field, value]`` if they are tagged 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
+from uuid import UUID
 
 from msgspec import inspect
 
@@ -38,22 +41,11 @@ R = TypeVar("R")
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 """The constraints of `msgspec.Meta`."""
 
-_LEAVES: dict[type[inspect.Type], str] = {
-    inspect.AnyType: "object",
-    inspect.BoolType: "bool",
-    inspect.ByteArrayType: "bytearray",
-    inspect.BytesType: "bytes",
-    inspect.DateTimeType: "datetime",
-    inspect.DateType: "date",
-    inspect.DecimalType: "Decimal",
-    inspect.FloatType: "float",
-    inspect.IntType: "int",
-    inspect.NoneType: "None",
-    inspect.StrType: "str",
-    inspect.TimeDeltaType: "timedelta",
-    inspect.TimeType: "time",
-    inspect.UUIDType: "UUID",
-}
+_CLASSES = (bool, bytearray, bytes, dt.datetime, dt.date, Decimal, float, int, str, dt.timedelta, dt.time, UUID)
+LEAVES: dict[str, Any] = {"object": object, "None": type(None), **{cls.__name__: cls for cls in _CLASSES}}
+"""The types without parts, by their fingerprints."""
+
+_LEAVES = {type(inspect.type_info(Any if leaf is object else leaf)): name for name, leaf in LEAVES.items()}
 _COLLECTIONS: dict[type[inspect.Type], str] = {
     inspect.FrozenSetType: "frozenset",
     inspect.ListType: "list",

@@ -36,18 +36,14 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from keyed.codec.keys import MAX_KEY_DEPTH, decode_key_at, encode_key
+from keyed.codec.keys import EPOCH, FLIP_64, MASK_64, MAX_KEY_DEPTH, MICROSECOND, decode_key_at, encode_key
 from keyed.errors import EncodingError
 from keyed.rows import fields_of
 
 _SEED = 42
-_MASK_64 = (1 << 64) - 1
-_FLIP_64 = 1 << 63
 #: Type bytes of encoded strings and bytes. Their content has no byte 00, and 01 is an escape byte.
 _TEXTS = (b"\x40", b"\x41")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
-_MICROSECOND = dt.timedelta(microseconds=1)
 _SPARK_DIGITS = 38
 
 _int64 = struct.Struct("<q").pack
@@ -55,19 +51,25 @@ _int32 = struct.Struct("<i").pack
 _double = struct.Struct("<d").pack
 _NAN = struct.pack("<Q", 0x7FF8000000000000)
 
-_INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
-_AS_THEY_ARE = {"boolean", "binary", "date", "timestamp"}
-_PYTHON_TYPES = {
-    "float": "float",
-    "double": "float",
-    "boolean": "bool",
-    "binary": "bytes",
-    "date": "date",
-    "timestamp": "datetime",
-}
-_DECIMAL = re.compile(r"decimal\(\d+,\s*(-?\d+)\)")
-_STRING = re.compile(r"(string|char\(\d+\)|varchar\(\d+\))( collate \S+)?")
-_INTERVAL = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
+#: The types of key columns: the hashed expression of a column, and the Python type of its values.
+_TYPES = [
+    (re.compile(pattern), expression, python_type)
+    for pattern, expression, python_type in (
+        (r"tinyint|smallint|int|bigint", "CAST({column} AS BIGINT)", "int"),
+        (r"float|double", "CAST({column} AS DOUBLE)", "float"),
+        (r"boolean", "{column}", "bool"),
+        (r"binary", "{column}", "bytes"),
+        (r"date", "{column}", "date"),
+        (r"timestamp", "{column}", "datetime"),
+        (r"(string|char\(\d+\)|varchar\(\d+\))( collate \S+)?", "CAST({column} AS BINARY)", "str"),
+        (r"decimal\(\d+,\s*(?P<scale>-?\d+)\)", "format_number({column}, '{digits}')", "Decimal"),
+        (
+            r"interval (day|hour|minute|second)( to (hour|minute|second))?",
+            "CAST({column} AS INTERVAL DAY TO SECOND)",
+            "timedelta",
+        ),
+    )
+]
 _CONTAINER = re.compile(r"(struct|array|map)<|variant")
 
 
@@ -84,7 +86,7 @@ def key_hash(key: Any) -> int:
         EncodingError: `encode_key` refuses the key.
     """
     hashed = _chain(key, _SEED)
-    return hashed - (1 << 64) if hashed >= _FLIP_64 else hashed
+    return hashed - (1 << 64) if hashed >= FLIP_64 else hashed
 
 
 def encoded_key_hash(data: bytes, offset: int = 0) -> int:
@@ -105,7 +107,7 @@ def encoded_key_hash(data: bytes, offset: int = 0) -> int:
         text = data[offset + 1 : end]
         if end > 0 and b"\x01" not in text:
             hashed = _digest(text, _SEED)
-            return hashed - (1 << 64) if hashed >= _FLIP_64 else hashed
+            return hashed - (1 << 64) if hashed >= FLIP_64 else hashed
     return key_hash(decode_key_at(data, offset)[0])
 
 
@@ -115,7 +117,7 @@ def group_of(hashed: int, parallelism: int) -> int:
     In Spark: ``CAST(shiftrightunsigned(h, 33) % parallelism AS INT)``. It uses the upper bits, so that the group does
     not depend on the same bits as a partitioning by the hash itself.
     """
-    return ((hashed & _MASK_64) >> 33) % parallelism
+    return ((hashed & MASK_64) >> 33) % parallelism
 
 
 def spark_hash_expression(columns: list[tuple[str, str]]) -> str:
@@ -138,36 +140,18 @@ def spark_key_type(types: list[str]) -> str:
     Args:
         types: The simple type strings of the key columns, which `spark_hash_expression` takes.
     """
-    names = [_python_type(type_.strip().lower()) for type_ in types]
+    texts = [text.strip().lower() for text in types]
+    names = [next((name for type_, _, name in _TYPES if type_.fullmatch(text)), "str") for text in texts]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
-
-
-def _python_type(type_: str) -> str:
-    if type_ in _INTEGRAL:
-        return "int"
-    if _DECIMAL.fullmatch(type_):
-        return "Decimal"
-    if _INTERVAL.fullmatch(type_):
-        return "timedelta"
-    return _PYTHON_TYPES.get(type_, "str")
 
 
 def _normalised(name: str, type_: str) -> str:
     column = "`" + name.replace("`", "``") + "`"
     type_ = type_.strip().lower()
-    if type_ in _INTEGRAL:
-        return f"CAST({column} AS BIGINT)"
-    if type_ in _AS_THEY_ARE:
-        return column
-    if type_ in {"float", "double"}:
-        return f"CAST({column} AS DOUBLE)"
-    if _STRING.fullmatch(type_):
-        return f"CAST({column} AS BINARY)"
-    if decimal := _DECIMAL.fullmatch(type_):
-        digits = "#" * int(decimal[1])
-        return f"format_number({column}, '{f'0.{digits}' if digits else '0'}')"
-    if _INTERVAL.fullmatch(type_):
-        return f"CAST({column} AS INTERVAL DAY TO SECOND)"
+    for pattern, expression, _ in _TYPES:
+        if match := pattern.fullmatch(type_):
+            digits = "#" * int(match.groupdict().get("scale", 0))
+            return expression.format(column=column, digits=f"0.{digits}" if digits else "0")
     if _CONTAINER.match(type_):
         remedy = "name its fields as key columns, for example key_by('a.b'), or key by a column computed from it"
     elif type_ == "timestamp_ntz":
@@ -235,7 +219,7 @@ def _datetime_bytes(value: dt.datetime) -> bytes:
     if value.tzinfo is not dt.UTC:
         # Refuses a naive one and one that is out of range in UTC.
         encode_key(value)
-    return _int64((value - _EPOCH) // _MICROSECOND)
+    return _int64((value - EPOCH) // MICROSECOND)
 
 
 def _decimal_bytes(value: Decimal) -> bytes:
@@ -255,7 +239,7 @@ _BYTES: dict[type, Callable[[Any], bytes]] = {
     bytes: lambda value: value,
     dt.datetime: _datetime_bytes,
     dt.date: lambda value: _int32(value.toordinal() - _EPOCH_DAY),
-    dt.timedelta: lambda value: _int_bytes(value // _MICROSECOND),
+    dt.timedelta: lambda value: _int_bytes(value // MICROSECOND),
     Decimal: _decimal_bytes,
     UUID: lambda value: value.bytes,
 }

@@ -61,12 +61,12 @@ STORED_AS_THEY_ARE = frozenset({type(None), bool, int, str, bytes, dt.date, dt.t
 
 _END = b"\x00"
 _FLIP_32 = 1 << 31
-_FLIP_64 = 1 << 63
-_MASK_64 = (1 << 64) - 1
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_FIRST_INSTANT = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
-_LAST_INSTANT = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
+FLIP_64 = 1 << 63
+MASK_64 = (1 << 64) - 1
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MICROSECOND = dt.timedelta(microseconds=1)
+_FIRST_INSTANT = (dt.datetime.min.replace(tzinfo=dt.UTC) - EPOCH) // MICROSECOND
+_LAST_INSTANT = (dt.datetime.max.replace(tzinfo=dt.UTC) - EPOCH) // MICROSECOND
 _NAN_BITS = 0x7FF8000000000000
 #: A dictionary finds a NaN only by its identity, so there is only one.
 _NAN = float("nan")
@@ -131,9 +131,7 @@ def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyEr
 
 def key_type(key: Any) -> str:
     """Return the name of a key's type; for a tuple, the names of the types of its parts: ``(str, int)``."""
-    if isinstance(key, tuple):
-        return f"({', '.join(map(key_type, key))})"
-    return type(key).__name__
+    return f"({', '.join(map(key_type, key))})" if isinstance(key, tuple) else type(key).__name__
 
 
 def decode_key(data: bytes) -> Any:
@@ -181,7 +179,7 @@ class _Encoders(dict[type, Callable[[Any], bytes]]):
 
 def _encode_int(value: int) -> bytes:
     try:
-        return _tagged_u64(0x21, value + _FLIP_64)
+        return _tagged_u64(0x21, value + FLIP_64)
     except struct.error:
         magnitude = abs(value)
         raw = magnitude.to_bytes((magnitude.bit_length() + 7) // 8, "big")
@@ -192,7 +190,7 @@ def _encode_int(value: int) -> bytes:
 def _encode_float(value: float) -> bytes:
     # Adding zero turns -0.0 into 0.0.
     bits = _NAN_BITS if math.isnan(value) else _u64.unpack(_double.pack(value + 0.0))[0]
-    return _tagged_u64(0x30, bits ^ (_MASK_64 if bits >= _FLIP_64 else _FLIP_64))
+    return _tagged_u64(0x30, bits ^ (MASK_64 if bits >= FLIP_64 else FLIP_64))
 
 
 def _encode_str(value: str) -> bytes:
@@ -205,10 +203,6 @@ def _encode_str(value: str) -> bytes:
         raise EncodingError(f"the text {value!r} cannot be a key: {error.reason}; remove lone surrogates") from error
 
 
-def _encode_bytes(value: bytes) -> bytes:
-    return b"\x41" + _escape(value) + _END
-
-
 def _escape(raw: bytes) -> bytes:
     return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01")
 
@@ -219,14 +213,10 @@ def _encode_datetime(value: dt.datetime) -> bytes:
             f"the naive datetime {value!r} cannot be a key, because it is not an instant; give it a time zone, for "
             "example value.replace(tzinfo=datetime.timezone.utc)"
         )
-    micros = (value - _EPOCH) // _MICROSECOND
+    micros = (value - EPOCH) // MICROSECOND
     if not _FIRST_INSTANT <= micros <= _LAST_INSTANT:
         raise EncodingError(f"the datetime {value!r} cannot be a key: in UTC it is outside of the years 1 to 9999")
-    return _tagged_u64(0x50, micros + _FLIP_64)
-
-
-def _encode_date(value: dt.date) -> bytes:
-    return _tagged_u32(0x51, value.toordinal())
+    return _tagged_u64(0x50, micros + FLIP_64)
 
 
 def _encode_timedelta(value: dt.timedelta) -> bytes:
@@ -245,7 +235,7 @@ def _encode_decimal(value: Decimal) -> bytes:
     leading = exponent + len(text)
     text = text.rstrip("0")
     pairs = bytes(int(text[i : i + 2].ljust(2, "0")) + 1 for i in range(0, len(text), 2))
-    body = _u64.pack(leading + _FLIP_64) + pairs + _END
+    body = _u64.pack(leading + FLIP_64) + pairs + _END
     return b"\x60\x02" + body.translate(_inverted) if sign else b"\x60\x04" + body
 
 
@@ -274,9 +264,9 @@ _ENCODERS = _Encoders(
         int: _encode_int,
         float: _encode_float,
         str: _encode_str,
-        bytes: _encode_bytes,
+        bytes: lambda value: b"\x41" + _escape(value) + _END,
         dt.datetime: _encode_datetime,
-        dt.date: _encode_date,
+        dt.date: lambda value: _tagged_u32(0x51, value.toordinal()),
         dt.timedelta: _encode_timedelta,
         Decimal: _encode_decimal,
         UUID: lambda value: b"\x70" + value.bytes,
@@ -331,10 +321,6 @@ def _constant(value: Any) -> _Decoder:
     return lambda _, offset: (value, offset)
 
 
-def _decode_int(data: bytes, offset: int) -> tuple[int, int]:
-    return _u64.unpack_from(data, offset)[0] - _FLIP_64, offset + 8
-
-
 def _decode_big_int(data: bytes, offset: int) -> tuple[int, int]:
     negative = data[offset - 1] == 0x20
     (length,) = _u32.unpack_from(data, offset)
@@ -351,7 +337,7 @@ def _decode_big_int(data: bytes, offset: int) -> tuple[int, int]:
 
 def _decode_float(data: bytes, offset: int) -> tuple[float, int]:
     (bits,) = _u64.unpack_from(data, offset)
-    bits ^= _FLIP_64 if bits >= _FLIP_64 else _MASK_64
+    bits ^= FLIP_64 if bits >= FLIP_64 else MASK_64
     (value,) = _double.unpack(_u64.pack(bits))
     end = offset + 8
     return normalised(_checked(value, _encode_float(value), data, offset - 1, end)), end
@@ -371,15 +357,6 @@ def _decode_str(data: bytes, offset: int) -> tuple[str, int]:
     return raw.decode(), end
 
 
-def _decode_datetime(data: bytes, offset: int) -> tuple[dt.datetime, int]:
-    micros = _u64.unpack_from(data, offset)[0] - _FLIP_64
-    return _EPOCH + dt.timedelta(microseconds=micros), offset + 8
-
-
-def _decode_date(data: bytes, offset: int) -> tuple[dt.date, int]:
-    return dt.date.fromordinal(_u32.unpack_from(data, offset)[0]), offset + 4
-
-
 def _decode_timedelta(data: bytes, offset: int) -> tuple[dt.timedelta, int]:
     days, seconds, micros = _delta.unpack_from(data, offset)
     value = dt.timedelta(days - _FLIP_32, seconds, micros)
@@ -397,7 +374,7 @@ def _decode_decimal(data: bytes, offset: int) -> tuple[Decimal, int]:
     body = data[offset + 1 : end]
     if kind == 2:
         body = body.translate(_inverted)
-    leading = _u64.unpack_from(body)[0] - _FLIP_64
+    leading = _u64.unpack_from(body)[0] - FLIP_64
     digits = tuple(int(digit) for byte in body[8:-1] for digit in f"{byte - 1:02d}")
     if digits and digits[-1] == 0:
         digits = digits[:-1]
@@ -410,10 +387,6 @@ def _decode_decimal(data: bytes, offset: int) -> tuple[Decimal, int]:
 
 
 _PLAIN_DECIMALS = {1: Decimal("-Infinity"), 3: Decimal(0), 5: Decimal("Infinity")}
-
-
-def _decode_uuid(data: bytes, offset: int) -> tuple[UUID, int]:
-    return UUID(bytes=data[offset : offset + 16]), offset + 16
 
 
 def _decode_tuple(data: bytes, offset: int, depth: int = 1) -> tuple[tuple[Any, ...], int]:
@@ -439,16 +412,16 @@ for _tag, _decoder in {
     0x10: _constant(False),
     0x11: _constant(True),
     0x20: _decode_big_int,
-    0x21: _decode_int,
+    0x21: lambda data, at: (_u64.unpack_from(data, at)[0] - FLIP_64, at + 8),
     0x22: _decode_big_int,
     0x30: _decode_float,
     0x40: _decode_str,
     0x41: _decode_text,
-    0x50: _decode_datetime,
-    0x51: _decode_date,
+    0x50: lambda data, at: (EPOCH + dt.timedelta(microseconds=_u64.unpack_from(data, at)[0] - FLIP_64), at + 8),
+    0x51: lambda data, at: (dt.date.fromordinal(_u32.unpack_from(data, at)[0]), at + 4),
     0x52: _decode_timedelta,
     0x60: _decode_decimal,
-    0x70: _decode_uuid,
+    0x70: lambda data, at: (UUID(bytes=data[at : at + 16]), at + 16),
     0x80: _decode_tuple,
 }.items():
     _DECODERS[_tag] = _decoder

@@ -22,18 +22,9 @@ from keyed.codec.shapes.shape_builder import shape_of
 from keyed.errors import CorruptionError, EncodingError
 
 _PLAIN = (
-    inspect.AnyType,
-    inspect.BoolType,
-    inspect.BytesType,
-    inspect.DateTimeType,
-    inspect.DateType,
-    inspect.DecimalType,
-    inspect.IntType,
-    inspect.LiteralType,
-    inspect.NoneType,
-    inspect.StrType,
-    inspect.TimeDeltaType,
-    inspect.UUIDType,
+    *(inspect.AnyType, inspect.BoolType, inspect.BytesType, inspect.DateTimeType, inspect.DateType),
+    *(inspect.DecimalType, inspect.IntType, inspect.LiteralType, inspect.NoneType, inspect.StrType),
+    *(inspect.TimeDeltaType, inspect.UUIDType),
 )
 
 
@@ -60,7 +51,8 @@ class _Form:
     restore: Callable[[Any], Any] | None = None
 
 
-def map_key_codec(type_: Any = object) -> KeyCodec:
+@cached_by_type
+def map_key_codec(type_: Any) -> KeyCodec:
     """Return the codec of a map key's type.
 
     Args:
@@ -70,11 +62,6 @@ def map_key_codec(type_: Any = object) -> KeyCodec:
     Raises:
         EncodingError: The type cannot be a map key.
     """
-    return _make_codec(type_)
-
-
-@cached_by_type
-def _make_codec(type_: Any) -> KeyCodec:
     fingerprint = describe_type(type_)
     if fingerprint == "object":
         return KeyCodec(encode_key, decode_key, fingerprint)

@@ -6,38 +6,20 @@ fields with a default are ``None`` if they were not stored. An enum is replaced 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
-from decimal import Decimal
 from functools import reduce
 from keyword import iskeyword
 from operator import or_
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from msgspec.msgpack import Decoder, Ext
 
+from keyed.codec.fingerprints import LEAVES
 from keyed.codec.tagged import decode_tagged
 from keyed.codec.values import WIDE, value_codec
 from keyed.errors import CorruptionError, EncodingError
 
-_LEAVES: dict[str, Any] = {
-    "object": object,
-    "bool": bool,
-    "bytearray": bytearray,
-    "bytes": bytes,
-    "datetime": dt.datetime,
-    "date": dt.date,
-    "Decimal": Decimal,
-    "float": float,
-    "int": int,
-    "None": type(None),
-    "str": str,
-    "timedelta": dt.timedelta,
-    "time": dt.time,
-    "UUID": UUID,
-}
 _COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset, "tuple": tuple, "dict": dict}
 _unpack = Decoder().decode
 
@@ -70,7 +52,7 @@ def value_reader(fingerprint: Any) -> Callable[[bytes], Any]:
 
 def _stand_in(fingerprint: Any) -> Any:
     if isinstance(fingerprint, str):
-        return _LEAVES[fingerprint]
+        return LEAVES[fingerprint]
     match fingerprint["kind"]:
         case "list" | "set" | "frozenset" as kind:
             return _COLLECTIONS[kind][_stand_in(fingerprint["items"])]

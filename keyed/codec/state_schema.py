@@ -189,10 +189,6 @@ def described_as(described: Mapping[str, Any], table: str) -> dict[str, Any]:
     return {**described, "schema": {**described["schema"], "name": table}}
 
 
-def _is_redefined(stored: StateSchema, declared: StateSchema | None) -> bool:
-    return declared is not None and declared.meaning != stored.meaning
-
-
 def check_compatible(operator: str, old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
     """Check that the stored states of an operator can be read with its present declarations.
 
@@ -211,7 +207,7 @@ def check_compatible(operator: str, old: Iterable[StateSchema], new: Iterable[St
     declared = {schema.name: schema for schema in new}
     before = {schema.name: schema for schema in old}
     # A state with a changed definition says more than the other states of the definition.
-    for stored in sorted(before.values(), key=lambda each: not _is_redefined(each, declared.get(each.name))):
+    for stored in sorted(before.values(), key=lambda each: (declared.get(each.name) or each).meaning == each.meaning):
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
@@ -244,10 +240,7 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
 
 
 def _remedy(
-    stored: StateSchema,
-    new: StateSchema | None,
-    before: Mapping[str, StateSchema],
-    declared: Mapping[str, StateSchema],
+    stored: StateSchema, new: StateSchema | None, before: Mapping[str, StateSchema], declared: Mapping[str, StateSchema]
 ) -> str:
     """Return what to do about a state that does not fit its new declaration, or has none."""
     name = stored.name

@@ -195,11 +195,6 @@ def _read_dict(data: memoryview) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _read_delta(data: memoryview) -> dt.timedelta:
-    days, seconds, micros = _delta.unpack(data)
-    return dt.timedelta(days, seconds, micros)
-
-
 def _read_row(data: memoryview) -> Row:
     names, values = _unpack_row(data)
     if len(names) != len(values):
@@ -218,6 +213,6 @@ _READERS: dict[int, Callable[[memoryview], Any]] = {
     8: lambda data: _NAIVE_EPOCH + dt.timedelta(microseconds=_i64.unpack(data)[0]),
     9: lambda data: dt.date.fromordinal(_u32.unpack(data)[0]),
     10: lambda data: dt.time.fromisoformat(str(data, "ascii")),
-    11: _read_delta,
+    11: lambda data: dt.timedelta(*_delta.unpack(data)),
     12: _read_row,
 }

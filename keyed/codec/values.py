@@ -64,7 +64,8 @@ class ValueCodec:
     unchanged: UnchangedCheck
 
 
-def value_codec(type_: Any = object) -> ValueCodec:
+@cached_by_type
+def value_codec(type_: Any) -> ValueCodec:
     """Return the codec of a type.
 
     Args:
@@ -75,11 +76,6 @@ def value_codec(type_: Any = object) -> ValueCodec:
     Raises:
         EncodingError: The type cannot be encoded.
     """
-    return _make_codec(type_)
-
-
-@cached_by_type
-def _make_codec(type_: Any) -> ValueCodec:
     fingerprint = describe_type(type_)
     if isinstance(type_, type) and issubclass(type_, Row):
         shape = Shape("Row", lambda value: isinstance(value, Row), typed=False, immutable=False)

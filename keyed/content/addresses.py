@@ -114,20 +114,10 @@ def decode_place(sub: bytes) -> tuple[int, int]:
     Raises:
         CorruptionError: It is not a place in a list.
     """
-    commit, index = decode_list_sub(sub)
-    return commit - 1, index
-
-
-def decode_list_sub(sub: bytes) -> tuple[int, int]:
-    """Decode the commit and the index of a list element.
-
-    Raises:
-        CorruptionError: It is not a place in a list.
-    """
     if len(sub) != _LIST_SUB.size:
         raise CorruptionError(f"{sub!r:.50} is not a place in a list")
     commit, index = _LIST_SUB.unpack(sub)
-    return commit, index
+    return commit - 1, index
 
 
 def version_sub(timestamp: int) -> bytes:

@@ -7,6 +7,7 @@ import enum
 import operator
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -48,16 +49,8 @@ def _is_datetime(value: Any) -> bool:
     return type(value) is dt.datetime and (value.tzinfo is None or value.utcoffset() is not None)
 
 
-def _is_exact_float(value: Any) -> bool:
-    return type(value) is float
-
-
 def _is_exact_datetime(value: Any) -> bool:
     return type(value) is dt.datetime and (value.tzinfo is dt.UTC or value.tzinfo is None) and not value.fold
-
-
-def _is_exact_time(value: Any) -> bool:
-    return type(value) is dt.time and value.tzinfo is None and not value.fold
 
 
 def enum_shape(node: inspect.EnumType, _: Build) -> Shape:
@@ -126,21 +119,18 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
     )
 
 
+#: Classes whose values come back unchanged.
+_UNCHANGED = (bool, bytes, dt.date, Decimal, int, str, dt.timedelta, UUID)
 LEAVES: dict[type[inspect.Type], Callable[[], Shape]] = {
+    **{type(inspect.type_info(cls)): partial(_leaf, cls) for cls in _UNCHANGED},
     inspect.AnyType: lambda: Shape("object", anything, typed=False, immutable=False),
-    inspect.BoolType: lambda: _leaf(bool),
     inspect.ByteArrayType: lambda: _leaf(bytearray, immutable=False, tree=bytes),
-    inspect.BytesType: lambda: _leaf(bytes),
     inspect.DateTimeType: lambda: Shape("datetime", _is_datetime, exact=_is_exact_datetime),
-    inspect.DateType: lambda: _leaf(dt.date),
-    inspect.DecimalType: lambda: _leaf(Decimal),
-    inspect.FloatType: lambda: Shape("float", _is_float, float, frozenset({float}), exact=_is_exact_float),
-    inspect.IntType: lambda: _leaf(int),
+    inspect.FloatType: lambda: Shape("float", _is_float, float, frozenset({float}), exact=lambda it: type(it) is float),
     inspect.NoneType: lambda: _leaf(type(None), "None"),
-    inspect.StrType: lambda: _leaf(str),
-    inspect.TimeDeltaType: lambda: _leaf(dt.timedelta),
     inspect.TimeType: lambda: Shape(
-        "time without a time zone or with a fixed number of minutes", _is_time, exact=_is_exact_time
+        "time without a time zone or with a fixed number of minutes",
+        _is_time,
+        exact=lambda value: type(value) is dt.time and value.tzinfo is None and not value.fold,
     ),
-    inspect.UUIDType: lambda: _leaf(UUID),
 }
