@@ -114,7 +114,8 @@ def transformed(
         elif step.kind == "map_batches":
             rows = _map_batches(rows, step, where)
         elif step.kind == "filter":
-            rows = rows.take(_matching(step.function, rows.values(), where))
+            keeps = results_of(step.function, rows.values(), where, _check_truth)
+            rows = rows.take([place for place, keep in enumerate(keeps) if keep])
         else:
             rows = _mapped(rows, step, where, own)
         bad, reason, rows.bad = bad + rows.bad, reason or rows.reason, 0
@@ -195,11 +196,6 @@ def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
             "rows, or yield them"
         )
     return [_check_row(row, value, where) for row in result]
-
-
-def _matching(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
-    """Return the places of the values for which a function returns true."""
-    return [place for place, keeps in enumerate(results_of(function, values, where, _check_truth)) if keeps]
 
 
 def _check_truth(result: Any, value: Any, where: str) -> Any:

@@ -293,7 +293,10 @@ class LocalOperator:
             if each.table is None and not each.key_type and not read.is_broadcast:
                 fitting = each.without(self._other_types(each))
                 if self._vectorized:
-                    fitting = fitting.without(_misfits(fitting))
+                    from keyed.runtimes.local.table_rows import misfits
+
+                    elements = [element for _, _, elements, _ in fitting.chunks() for element in elements]
+                    fitting = fitting.without(misfits(elements))
                 if fitting is not each and read.steps:
                     # The source's rows have the timestamps and partitions.
                     fitting.highest, fitting.by_partition = each.highest, each.by_partition
@@ -460,13 +463,6 @@ class LocalOperator:
 
 def _microseconds() -> int:
     return time.perf_counter_ns() // 1000
-
-
-def _misfits(rows: SourceRows) -> dict[int, str]:
-    """Return the positions of elements that do not fit into one table with those before them, with the reason."""
-    from keyed.runtimes.local.table_rows import misfits
-
-    return misfits([value for _, _, elements, _ in rows.chunks() for value in elements])
 
 
 def merge(results: list[BatchResult]) -> BatchResult:

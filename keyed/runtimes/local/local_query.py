@@ -124,6 +124,7 @@ class LocalQuery(Shown):
     ) -> None:
         options.refuse(_NOT_HERE)
         self._last = last
+        self._names = [stage.name for stage in last.chain]
         self._kept = kept
         self._export_of_metrics = export
         self._runs = False
@@ -190,7 +191,7 @@ class LocalQuery(Shown):
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return the counters by operator and name, and statuses. See `keyed.Query.metrics`."""
-        return with_statuses(self.progress, (stage.name for stage in self._last.chain), self._statuses())
+        return with_statuses(self.progress, self._names, self._statuses())
 
     def _statuses(self) -> dict[str, int]:
         return {
@@ -577,26 +578,24 @@ class LocalQuery(Shown):
         Raises:
             OperatorChanged: It belongs to another chain of operators.
         """
-        names = [stage.name for stage in self._last.chain]
         record = commits.read("run")
         if record is None:
             return None
         position = decode_position(record, f"checkpoint {self._checkpoint}, record 'run'")
-        if position.operators != names:
+        if position.operators != self._names:
             raise OperatorChanged(
-                f"the checkpoint {self._checkpoint} belongs to operators {position.operators}, the query has {names}; "
-                "use the same chain and names, or a new checkpoint"
+                f"the checkpoint {self._checkpoint} belongs to operators {position.operators}, the query has "
+                f"{self._names}; use the same chain and names, or a new checkpoint"
             )
         return position
 
     def _first_position(self, run: _Run) -> LocalPosition:
         """Return the start of a new query: the beginning, or the state and position in changelogs."""
-        names = [stage.name for stage in self._last.chain]
         points = {stage.name: stage.restore_from for stage in self._last.chain if stage.restore_from is not None}
         if not points:
-            return LocalPosition(names, sizes=self._sizes)
+            return LocalPosition(self._names, sizes=self._sizes)
         cut, loaders = with_cut(points, lambda cut: (cut, self._load(run, cut)))
-        position, self.restored = commit_restored(run.commits, names, self._sizes, cut, loaders)
+        position, self.restored = commit_restored(run.commits, self._names, self._sizes, cut, loaders)
         if not self.restored.with_position:
             _log.warning(
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",

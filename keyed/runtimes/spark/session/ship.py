@@ -23,14 +23,14 @@ import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 
-class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so typeshed sees SourceLoader itself
+class SourceFinder(MetaPathFinder, ExecutionLoader):
     """Imports modules from sources in memory.
 
     Args:
@@ -55,12 +55,9 @@ class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so ty
         ending = "/__init__" if self._sources[fullname][0] else ""
         return f"<shipped>/{fullname.replace('.', '/')}{ending}.py"
 
-    def get_data(self, path: str | bytes) -> bytes:
-        """See `importlib.abc.ResourceLoader`."""
-        for name in self._sources:
-            if self.get_filename(name) == path:
-                return self._sources[name][1].encode()
-        raise OSError(f"{path!r} was not shipped")
+    def get_source(self, fullname: str) -> str:
+        """See `importlib.abc.InspectLoader`."""
+        return self._sources[fullname][1]
 
 
 def unpack(digest: str, packed: bytes) -> None:

@@ -163,20 +163,16 @@ class Emitter:
 
     def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
         where = f"operator {self.operator!r}, side output {tag!r}"
-        target = arrow_schema(schema)
+        target, is_timed = arrow_schema(schema), tag in self.timed_side
+        if is_timed:
+            target = target.append(pa.field(TIMESTAMP, pa.int64()))
         if isinstance(emitted, EmittedTables):
-            tables = [shaped(table, schema, where) for table in emitted.tables]
-            if tag in self.timed_side:
-                tables = [timestamped(table).select([*schema.names, TIMESTAMP]) for table in tables]
-            else:
-                tables = [table.select(schema.names) for table in tables]
+            tables = [timestamped(shaped(table, schema, where)).select(target.names) for table in emitted.tables]
             batches = pa.concat_tables(tables).combine_chunks().to_batches() if tables else []
         else:
-            arrays = arrays_of(emitted.values, target, where)
-            if tag in self.timed_side:
-                arrays.append(_timestamps(emitted))
-                target = target.append(pa.field(TIMESTAMP, pa.int64()))
-            batches = [pa.RecordBatch.from_arrays(arrays, schema=target)]
+            arrays = arrays_of(emitted.values, arrow_schema(schema), where)
+            times = [_timestamps(emitted)] if is_timed else []
+            batches = [pa.RecordBatch.from_arrays([*arrays, *times], schema=target)]
         yield from _chunk_notes(output_id(self.stage, tag), batches)
 
 
