@@ -129,8 +129,8 @@ def arrow_type(type_: str, where: str = "type") -> pa.DataType:
         return pa.timestamp("us")
     if _INTERVAL.fullmatch(lower):
         return pa.duration("us")
-    if found := _DECIMAL.fullmatch(lower):
-        return pa.decimal128(int(found[1] or 10), int(found[2] or 0))
+    if digits := _DECIMAL.fullmatch(lower):
+        return pa.decimal128(int(digits[1] or 10), int(digits[2] or 0))
     if lower.endswith(">"):
         inside = text[text.index("<") + 1 : -1]
         if lower.startswith("array<"):
@@ -286,16 +286,16 @@ def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callab
         raise OutputDefinitionError(
             f"{where}: {shown(misfit.value)} {misfit.reason}; the columns are {', '.join(names)}"
         ) from None
-    made = []
+    results = []
     for field, column in zip(schema, columns, strict=True):
         try:
-            made.append(use(column, field.type))
+            results.append(use(column, field.type))
         except _MisfitError as misfit:
             raise OutputDefinitionError(
                 f"{where}, column {field.name!r}{misfit.path}: {shown(misfit.value)} of type "
                 f"{type(misfit.value).__name__} does not fit: {mistaken(misfit.value) or misfit.reason}"
             ) from None
-    return made
+    return results
 
 
 def _converted(column: list[Any], type_: Any) -> tuple[list[Any], bool]:
@@ -394,10 +394,10 @@ def _array(column: list[Any], type_: Any) -> Any:
     if types.is_list(type_):
         return _list_array(column, type_)
     classes, convert, rule = _leaf(type_)
-    found = set(map(type, column))
+    kinds = set(map(type, column))
     if types.is_timestamp(type_):
-        return _timestamp_array(column, found, type_)
-    if not found <= classes:
+        return _timestamp_array(column, kinds, type_)
+    if not kinds <= classes:
         column = [value if type(value) in classes else convert(value, rule) for value in column]
     try:
         return pa.array(column, type_)
@@ -462,10 +462,10 @@ def _text(value: Any, rule: str) -> Any:
     raise _MisfitError(value, rule)
 
 
-def _timestamp_array(column: list[Any], found: set[type], type_: Any) -> Any:
+def _timestamp_array(column: list[Any], kinds: set[type], type_: Any) -> Any:
     import pyarrow as pa
 
-    if type_.tz is not None and found <= {int, _NULL}:
+    if type_.tz is not None and kinds <= {int, _NULL}:
         wrong = next((v for v in column if v is not None and not _FIRST_MS <= v < _END_MS), None)
         if wrong is not None:
             rule = "timestamp takes int as milliseconds since the epoch, and this is out of range, the years 1 to 9999"

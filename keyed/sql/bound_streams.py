@@ -39,16 +39,16 @@ _MILLISECONDS = {
 }
 
 
-def is_bound(given: Any) -> bool:
+def is_bound(value: Any) -> bool:
     """Return whether a value is a DataFrame, a stream or an output of the Python API."""
-    return is_dataframe(given) or isinstance(given, keyed.Stream | keyed.Output)
+    return is_dataframe(value) or isinstance(value, keyed.Stream | keyed.Output)
 
 
-def session_of(given: Any) -> Any:
+def session_of(value: Any) -> Any:
     """Return the Spark session of a DataFrame, stream or output; ``None`` if it is of this process."""
-    if not is_dataframe(given):
-        given = given.inputs[0].source.data
-    return given.sparkSession if is_dataframe(given) else None
+    if not is_dataframe(value):
+        value = value.inputs[0].source.data
+    return value.sparkSession if is_dataframe(value) else None
 
 
 def check_executors(session: Any) -> None:
@@ -71,14 +71,14 @@ def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array([version])], names=["version"])
 
 
-def is_topic(given: Any) -> bool:
+def is_topic(value: Any) -> bool:
     """Return whether a value is a DataFrame of Spark's Kafka source, with the records as they are in the topic."""
-    return is_dataframe(given) and _RECORD.items() <= dict(given.dtypes).items()
+    return is_dataframe(value) and _RECORD.items() <= dict(value.dtypes).items()
 
 
 def bound_stream(
     source: SqlSource,
-    given: Any,
+    rows: Any,
     *,
     is_strict: bool = False,
     registry: Registry | None = None,
@@ -88,7 +88,7 @@ def bound_stream(
 
     Args:
         source: The stream or table.
-        given: They.
+        rows: The DataFrame, stream or output.
         is_strict: A record of a topic without a usable timestamp is an error.
         registry: The schema registry of topics.
         max_ahead: How far the times of a DataFrame may be ahead of the processing time.
@@ -97,9 +97,9 @@ def bound_stream(
         DefinitionError: A column is missing, or there is no event time.
     """
     idle_ms = source.topic_options.idle_ms
-    if is_dataframe(given):
+    if is_dataframe(rows):
         decoding = _Decoding(source, is_strict, registry)
-        frame = _of_topic(source, given, decoding) if is_topic(given) else _of_frame(source, given)
+        frame = _of_topic(source, rows, decoding) if is_topic(rows) else _of_frame(source, rows)
         times = attrs.evolve(keyed.bounded_out_of_orderness(0), idleness_ms=idle_ms)
         stream: Any = keyed.stream(frame, timestamp=TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
     elif idle_ms is not None:
@@ -108,7 +108,7 @@ def bound_stream(
             "watermark: give keyed.stream(..., watermark=....with_idleness(...))"
         )
     else:
-        stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.inputs)))
+        stream = rows if isinstance(rows, keyed.Output) else keyed.Stream(tuple(map(_timed, rows.inputs)))
         for each in stream.inputs:
             what = f"the stream of {source.name}"
             if each.source.timestamp is None:
@@ -116,8 +116,8 @@ def bound_stream(
             columns = each.columns
             if columns is not None:
                 given_names(source, list(columns), what)
-    made: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
-    return made
+    declared: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
+    return declared
 
 
 def _timed(read: Input) -> Input:
@@ -161,12 +161,12 @@ class _Timing:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             names = given_names(self.source, batch.schema.names, "")
-            cells = {name: batch.column(given) for name, given in names.items()}
+            cells = {name: batch.column(own_name) for name, own_name in names.items()}
             _, times, wrong = typed(self.source, cells, batch.num_rows, {})
-            found = times.to_pylist()
+            milliseconds = times.to_pylist()
             for place in wrong:
-                found[place] = None
-            yield pa.record_batch([*batch.columns, pa.array(found, pa.int64())], [*batch.schema.names, TIME])
+                milliseconds[place] = None
+            yield pa.record_batch([*batch.columns, pa.array(milliseconds, pa.int64())], [*batch.schema.names, TIME])
 
 
 @attrs.frozen(eq=False)
@@ -212,7 +212,7 @@ class Declared:
         # Records of topics have more.
         own = [GONE, *(name for name, _ in (*self.source.headers, *self.source.further))]
         names |= {name: name for name in own if name in table.column_names}
-        cells = {name: table.column(given) for name, given in names.items()}
+        cells = {name: table.column(own_name) for name, own_name in names.items()}
         return self._kept(cells, table.num_rows, table.column(TIMESTAMP_COLUMN).combine_chunks())
 
     def of_values(self, values: list[Any], times: pa.Array[Any]) -> Kept:

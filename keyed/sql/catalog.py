@@ -105,10 +105,10 @@ class Catalog:
         Raises:
             SqlError: There is none.
         """
-        found = self.get(name)
-        if found is None:
+        source = self.get(name)
+        if source is None:
             text.fail(f"unknown stream or table {name}{nearest(name, [each.name for each in self.sources])}", at)
-        return found
+        return source
 
     def add(self, source: SqlSource) -> None:
         """Add a source, or replace the one of its name."""

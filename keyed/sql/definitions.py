@@ -119,8 +119,8 @@ class Definitions:
     @property
     def read(self) -> list[SqlSource]:
         """The sources that queries read: tables first, whose rows come first at equal times."""
-        found = {each.name: each for query in self.queries for each in query.plan.relation.sources}
-        return sorted(found.values(), key=lambda each: (not each.is_table, each.name))
+        sources = {each.name: each for query in self.queries for each in query.plan.relation.sources}
+        return sorted(sources.values(), key=lambda each: (not each.is_table, each.name))
 
     def named(self, name: str) -> SqlSource:
         """Return the source of a name that is given outside of the script.
@@ -128,12 +128,12 @@ class Definitions:
         Raises:
             DefinitionError: There is none.
         """
-        found = self.sources.get(name)
-        if found is None:
+        source = self.sources.get(name)
+        if source is None:
             known = nearest(name, [each.name for each in self.sources.sources])
             reason = f"the script declares no stream or table of that name{known}"
             raise DefinitionError(f"streams={{{name!r}: ...}}: {reason}")
-        return found
+        return source
 
     def define(self, statements: list[tree.Statement]) -> Definitions:
         """Check statements, and add what they define.
@@ -215,10 +215,10 @@ class Definitions:
         if statement.query is not None:
             return [self._planner().plan(statement.query, None, "query")]
         wanted, names = statement.name.lower(), {n for q in self.queries for n in (q.name, q.target.name)}
-        found = [each.plan for each in self.queries if wanted in (each.name.lower(), each.target.name.lower())]
-        if not found:
+        plans = [each.plan for each in self.queries if wanted in (each.name.lower(), each.target.name.lower())]
+        if not plans:
             self.text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
-        return found
+        return plans
 
     def _planner(self) -> Planner:
         return Planner(self.text, self.catalog, self.values, self.properties, self.functions, self.called)
@@ -244,26 +244,26 @@ class Definitions:
         options, at = statement.options, statement.at
         if "FORMAT" in options and ("KEY_FORMAT" in options or "VALUE_FORMAT" in options):
             self.text.fail("give FORMAT, or KEY_FORMAT and VALUE_FORMAT", at)
-        found = []
+        formats = []
         for part, default, own in (("KEY", key, "KAFKA"), ("VALUE", value, None)):
-            given = options.get(f"{part}_FORMAT", options.get("FORMAT", default))
-            given = given or self.properties.get(f"ksql.persistence.default.format.{part.lower()}", own)
-            if given is None:
+            format_name = options.get(f"{part}_FORMAT", options.get("FORMAT", default))
+            format_name = format_name or self.properties.get(f"ksql.persistence.default.format.{part.lower()}", own)
+            if format_name is None:
                 self.text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
-            found.append(str(given).upper())
-            if found[-1] not in FORMATS:
-                self.text.fail(f"unknown format {given}{nearest(str(given), FORMATS)}", at)
-        for part, format_ in zip(_PARTS, found, strict=True):
+            formats.append(str(format_name).upper())
+            if formats[-1] not in FORMATS:
+                self.text.fail(f"unknown format {format_name}{nearest(str(format_name), FORMATS)}", at)
+        for part, format_ in zip(_PARTS, formats, strict=True):
             self._check_format(statement, part, format_)
-        return found
+        return formats
 
     def _wraps(self, options: tree.WithOptions, value_format: str, values: Columns, at: int) -> bool:
         """Return whether values are objects."""
-        is_fixed, given = value_format in _FIXED_WRAP, options.get("WRAP_SINGLE_VALUE")
-        if given is None:
+        is_fixed, option = value_format in _FIXED_WRAP, options.get("WRAP_SINGLE_VALUE")
+        if option is None:
             default = self.properties.get("ksql.persistence.wrap.single.values", "true")
             return is_fixed or len(values) != 1 or default != "false"
-        wraps = str(given).lower() == "true"
+        wraps = str(option).lower() == "true"
         is_other = is_fixed and wraps != (value_format in _PROTOBUF)
         self.text.check(
             (len(values) != 1, "WRAP_SINGLE_VALUE is for values of one column", at),
@@ -415,16 +415,16 @@ class Definitions:
 
     def _timestamp(self, options: tree.WithOptions, columns: Columns, at: int) -> tuple[str, str | None] | None:
         """Return the name of the column with the time, and the pattern of its text."""
-        given, pattern = options.get("TIMESTAMP"), options.get("TIMESTAMP_FORMAT")
-        if given is None:
+        option, pattern = options.get("TIMESTAMP"), options.get("TIMESTAMP_FORMAT")
+        if option is None:
             if pattern is not None:
                 self.text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
             return None
-        given, types = str(given), dict(columns)
-        bare = (given[1:-1] if given[:1] in '`"' else given).lower()
+        option, types = str(option), dict(columns)
+        bare = (option[1:-1] if option[:1] in '`"' else option).lower()
         name = next((each for each in types if each.lower() == bare), None)
         if name is None:
-            self.text.fail(f"TIMESTAMP: unknown column {given}{nearest(given, types)}", at)
+            self.text.fail(f"TIMESTAMP: unknown column {option}{nearest(option, types)}", at)
         type_ = types[name]
         has_pattern, where = pattern is not None, f"TIMESTAMP: column {name} is"
         no_pattern = f"TIMESTAMP_FORMAT={pattern!r} has no % of a pattern such as '%Y-%m-%d %H:%M:%S'"

@@ -70,9 +70,9 @@ class Deployment:
     """The topics of a script on a cluster.
 
     Args:
-        found: The checked script.
+        definitions: The checked script.
         kafka: The cluster.
-        given: Streams and tables whose rows are given otherwise: as rows, files or lists.
+        bound: Streams and tables whose rows are given otherwise: as rows, files or lists.
 
     Attributes:
         sources: The streams and tables that are read from topics.
@@ -82,16 +82,16 @@ class Deployment:
         DefinitionError: A stream or table has no topic, or one that cannot be read or written.
     """
 
-    def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
+    def __init__(self, definitions: Definitions, kafka: Kafka, bound: Collection[str]) -> None:
         self._kafka = kafka
         self._cluster = declared_cluster("Kafka", kafka.bootstrap, kafka.settings, kafka.timeout)
-        self.written = [query for query in found.queries if query.target.topic_options.is_named]
+        self.written = [query for query in definitions.queries if query.target.topic_options.is_named]
         self.sources: list[SqlSource] = []
         #: The topics, with the end of them at which a new script begins.
         self._reads: dict[str, Literal["earliest", "latest"]] = {}
-        inner = {query.target.topic for query in found.queries}
-        latest = found.begins_at_end
-        for source in found.read:
+        inner = {query.target.topic for query in definitions.queries}
+        latest = definitions.begins_at_end
+        for source in definitions.read:
             if source.topic in inner:
                 if not source.is_query:
                     raise DefinitionError(
@@ -99,7 +99,7 @@ class Deployment:
                         "records would come twice. Write to another topic, or create it by CREATE STREAM ... AS SELECT "
                         "and insert into that"
                     )
-            elif source.name not in given:
+            elif source.name not in bound:
                 if not source.topic_options.is_named:
                     raise DefinitionError(
                         f"{source.name} has no rows: name its topic, WITH (KAFKA_TOPIC = '...'), or give its rows "
@@ -109,8 +109,8 @@ class Deployment:
                 # The rows of a table are its records from the first on.
                 is_late = latest and not source.is_table and self._reads.get(source.topic) != "earliest"
                 self._reads[source.topic] = "latest" if is_late else "earliest"
-        for name in found.inserts:
-            if found.named(name).topic_options.is_named:
+        for name in definitions.inserts:
+            if definitions.named(name).topic_options.is_named:
                 raise DefinitionError(
                     f"INSERT INTO {name} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
                     "send them by a producer"
@@ -141,8 +141,8 @@ class Deployment:
 
     def _prepared(self, source: SqlSource, count: int | None) -> int:
         options, topic = source.topic_options, source.topic
-        there = len(self._cluster.partitions(topic))
-        if not there:
+        present = len(self._cluster.partitions(topic))
+        if not present:
             if count is None:
                 raise SourceError(
                     f"{source.name}: Kafka at {self._kafka.bootstrap} has no topic {topic!r}; create it, or let the "
@@ -150,16 +150,16 @@ class Deployment:
                 )
             kind = "compact" if source.window is None else "compact,delete"
             policy = options.cleanup_policy or (kind if source.is_table else None)
-            given = {"cleanup.policy": policy, "retention.ms": options.retention_ms}
-            settings = {name: str(each) for name, each in given.items() if each is not None}
+            optional = {"cleanup.policy": policy, "retention.ms": options.retention_ms}
+            settings = {name: str(each) for name, each in optional.items() if each is not None}
             self._cluster.create_topic(topic, count, options.replicas, settings)
             return count
-        if options.partitions not in (None, there):
+        if options.partitions not in (None, present):
             raise DefinitionError(
-                f"{source.name}: PARTITIONS={options.partitions}, and the topic {topic!r} has {there}; leave the "
+                f"{source.name}: PARTITIONS={options.partitions}, and the topic {topic!r} has {present}; leave the "
                 "option out, or name another topic"
             )
-        return there
+        return present
 
     def records(self) -> KafkaSource:
         """Return the source of the topics' records."""
@@ -189,13 +189,13 @@ class Deployment:
                 f"{self.sources[0].name} is read by Spark's; give its DataFrame in streams=, with the options of "
                 "Spark's Kafka source"
             )
-        found = {}
+        frames = {}
         for source in self.sources:
             reader = spark.readStream.format("kafka").option("subscribe", source.topic)
             reader = reader.option("kafka.bootstrap.servers", self._kafka.bootstrap)
             reader = reader.option("startingOffsets", self._reads[source.topic])
             try:
-                found[source.name] = reader.option("includeHeaders", bool(source.headers)).load()
+                frames[source.name] = reader.option("includeHeaders", bool(source.headers)).load()
             except Exception as error:
                 if "kafka" not in str(error).lower():
                     raise
@@ -204,7 +204,7 @@ class Deployment:
                     "as in PYSPARK_SUBMIT_ARGS='--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION "
                     "pyspark-shell'"
                 ) from error
-        return found
+        return frames
 
     def to_topic(self, query: WrittenQuery, output: Any) -> Any:
         """Return an output with the sink of its topic; ``None`` if it is not written to one.
@@ -266,11 +266,11 @@ class Encoded:
         if CHANGE in table.column_names:
             changes: list[Any] = table.column(CHANGE).to_pylist()
             values = [None if change < 0 else value for value, change in zip(values, changes, strict=True)]
-        made: dict[str, Any] = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
-        made["time"] = table.column(MOMENT)
+        records: dict[str, Any] = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        records["time"] = table.column(MOMENT)
         if TIMESTAMP_COLUMN in table.column_names:
-            made[TIMESTAMP_COLUMN] = table.column(TIMESTAMP_COLUMN)
-        return pa.table(made)
+            records[TIMESTAMP_COLUMN] = table.column(TIMESTAMP_COLUMN)
+        return pa.table(records)
 
 
 def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:

@@ -172,11 +172,11 @@ class MatchPlanner:
         columns = (attrs.evolve(each, source=of or None, stored=s) for s, (of, each) in self._named.items())
         self._names = NameScope(scope.text, tuple(columns), scope.values)
 
-    def plan(self, given: From, carried: tuple[str, ...], *, is_table: bool) -> MatchPlan:
+    def plan(self, from_: From, carried: tuple[str, ...], *, is_table: bool) -> MatchPlan:
         """Return the plan.
 
         Args:
-            given: The source, with its partition.
+            from_: The source, with its partition.
             carried: The columns that each step passes on.
             is_table: It is a table.
 
@@ -185,11 +185,11 @@ class MatchPlanner:
         """
         fail, own = self._text.fail, dict[str, SqlType]()
         if is_table:
-            fail(f"MATCH_RECOGNIZE reads a stream, and {given.name} is a table, whose rows change", given.at)
-        for words in given.partition_by:
+            fail(f"MATCH_RECOGNIZE reads a stream, and {from_.name} is a table, whose rows change", from_.at)
+        for words in from_.partition_by:
             column = self._scope.column(self._scope.resolved(words))
             if column is None or column.is_pseudo or column.type.has_parts:
-                fail(f"MATCH_RECOGNIZE is partitioned by columns of {given.name} that may be keys", words[0].at)
+                fail(f"MATCH_RECOGNIZE is partitioned by columns of {from_.name} that may be keys", words[0].at)
             self._cell((name(column.stored),))
             own[column.name] = column.type
         if not own:
@@ -213,11 +213,11 @@ class MatchPlanner:
         conditions = [f"{each.alias} AS {folded(each.words)}" for each in self._clause.define]
         label = "; ".join([str(pattern), repr(pattern.after_match), *conditions, *self.cells])
         values = typed(cells[len(own) :])
-        source = SqlSource(f"MATCH_RECOGNIZE {label}", "STREAM", tuple(own.items()), values, given.name)
+        source = SqlSource(f"MATCH_RECOGNIZE {label}", "STREAM", tuple(own.items()), values, from_.name)
         matched = tuple((each.name, each.type) for each in columns)
         after = NameScope(self._text, columns, self._scope.values).step(cells, None, carried)
-        found = MatchOperator(pattern, select, self.previous)
-        return MatchPlan(source, self._scope.step(before, None, carried), keys, found, matched, after)
+        matcher = MatchOperator(pattern, select, self.previous)
+        return MatchPlan(source, self._scope.step(before, None, carried), keys, matcher, matched, after)
 
     def _pattern(self) -> Pattern:
         clause = self._clause
@@ -279,7 +279,7 @@ class MatchPlanner:
             own: The variable for which a row is tested: columns of the row keep their names.
         """
         resolved = self._names.resolved(words)
-        ends, made, place = dict(calls(resolved)), list[SqlToken](), 0
+        ends, navigated, place = dict(calls(resolved)), list[SqlToken](), 0
         while place < len(resolved):
             token, end = resolved[place], ends.get(place, place)
             if end > place and token.upper in (*_NAVIGATION, *AGGREGATES):
@@ -290,9 +290,9 @@ class MatchPlanner:
                 stored = attrs.evolve(name(column.stored), at=token.at, end=token.end)
                 is_read = not own or of not in ("", own)
                 token = self._value(token, column.type, "LAST", of, self._cell([stored])) if is_read else stored
-            made.append(token)
+            navigated.append(token)
             place += 1
-        return made
+        return navigated
 
     def _value(self, at: SqlToken, type_: SqlType, how: str, of: str, column: int | None, offset: int = 0) -> SqlToken:
         """Return the name of a value of the rows of a match."""
@@ -326,12 +326,12 @@ class MatchPlanner:
 
     def _of_row(self, words: Sequence[SqlToken], at: SqlToken) -> tuple[str, Words]:
         """Return the variable of an expression over one row, and its words in the names of the source."""
-        found = [self._named.get(each.identifier) if each.kind == "name" else None for each in words]
-        variables = {each[0] for each in found if each is not None}
+        columns = [self._named.get(each.identifier) if each.kind == "name" else None for each in words]
+        variables = {each[0] for each in columns if each is not None}
         if len(variables) > 1 or any(words[place].upper in (*_NAVIGATION, *AGGREGATES) for place, _ in calls(words)):
             self._text.fail(f"{at.text} takes an expression over one row of one variable, without DISTINCT", at.at)
-        made = (w if each is None else name(each[1].stored) for w, each in zip(words, found, strict=True))
-        return next(iter(variables), ""), tuple(made)
+        resolved = (w if each is None else name(each[1].stored) for w, each in zip(words, columns, strict=True))
+        return next(iter(variables), ""), tuple(resolved)
 
     def _condition(self, words: Words, own: str) -> Callable[..., Any]:
         """Return the condition of a variable."""
@@ -396,8 +396,8 @@ def _combined(parts: Sequence[Value], *, decides: bool) -> Value:
     """Return OR, which True decides, or AND of values that may be unknown."""
 
     def value(row: Any, match: Any) -> bool | None:
-        found = [part(row, match) for part in parts]
-        return decides if decides in found else None if None in found else not decides
+        values = [part(row, match) for part in parts]
+        return decides if decides in values else None if None in values else not decides
 
     return value
 

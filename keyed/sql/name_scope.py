@@ -73,7 +73,7 @@ class NameScope:
         Raises:
             SqlError: A name is ambiguous, or of an unknown source.
         """
-        made: list[SqlToken] = []
+        resolved: list[SqlToken] = []
         bound: set[str] = set()
         words, place = bare(words), 0
         while place < len(words):
@@ -82,7 +82,7 @@ class NameScope:
             before = words[place - 1] if place else word("")
             folded = token.identifier.lower()
             if token.upper == "->":
-                place = self._member(made, words, place, bound)
+                place = self._member(resolved, words, place, bound)
                 continue
             if token.upper == "=>":
                 self.text.fail("write lambda x: ... in place of x => ...", token.at)
@@ -90,19 +90,19 @@ class NameScope:
                 bound |= _parameters(words, place + 1)
             if token.is_identifier and before.upper != ".":
                 if after.upper == "(":
-                    place = self._call(made, words, place)
+                    place = self._call(resolved, words, place)
                     continue
                 if token.upper in ("ARRAY", "MAP", "STRUCT") and after.upper in ("<", "<>"):
-                    place = self._type(made, words, place)
+                    place = self._type(resolved, words, place)
                     continue
                 if after.upper == "." and folded in self.sources and place + 2 < len(words):
-                    made.append(self._qualified(token, words[place + 2]))
+                    resolved.append(self._qualified(token, words[place + 2]))
                     place += 3
                     continue
                 token = token if folded in bound else self._plain(token, before, after)
-            made.append(token)
+            resolved.append(token)
             place += 1
-        return tuple(made)
+        return tuple(resolved)
 
     def _plain(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
         """Return a name without a source: that of a column of a join before those of its sides.
@@ -113,22 +113,22 @@ class NameScope:
         # The type of a CAST; the unit of an interval; the name of a field.
         if before.upper == "AS" or (before.kind == "number" and token.kind == "word") or after.upper in (":", ":="):
             return token
-        found = [each for each in self.columns if each.name.lower() == token.identifier.lower()]
-        found = [each for each in found if each.source is None] or found
-        if len(found) > 1:
-            owners = ", ".join(f"{each.source}.{each.name}" for each in found)
+        columns = [each for each in self.columns if each.name.lower() == token.identifier.lower()]
+        columns = [each for each in columns if each.source is None] or columns
+        if len(columns) > 1:
+            owners = ", ".join(f"{each.source}.{each.name}" for each in columns)
             self.text.fail(f"{token.identifier} is ambiguous: {owners}", token.at)
-        return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
+        return attrs.evolve(name(columns[0].stored), at=token.at, end=token.end) if columns else token
 
     def _qualified(self, source: SqlToken, column: SqlToken) -> SqlToken:
         shown = self.sources[source.identifier.lower()]
-        found = {each.name.lower(): each for each in self.columns if each.source == shown}
-        if column.identifier.lower() not in found:
-            known = [each.name for each in found.values()]
+        columns = {each.name.lower(): each for each in self.columns if each.source == shown}
+        if column.identifier.lower() not in columns:
+            known = [each.name for each in columns.values()]
             self.text.fail(f"{shown} has no column {column.identifier}{nearest(column.identifier, known)}", column.at)
-        return attrs.evolve(name(found[column.identifier.lower()].stored), at=source.at, end=column.end)
+        return attrs.evolve(name(columns[column.identifier.lower()].stored), at=source.at, end=column.end)
 
-    def _call(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
+    def _call(self, out: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
         """Add the name of a call, and of those that DuckDB writes otherwise the whole call; return the place after."""
         token = words[place]
         end = closing(words, place + 1)
@@ -140,36 +140,36 @@ class NameScope:
         if token.upper == "STRUCT" and not parts:
             self.text.fail("a STRUCT has a field or more: STRUCT(name := value)", token.at)
         if token.upper == "MAP" and is_named:
-            made += [word("MAP"), sign("{")]
+            out += [word("MAP"), sign("{")]
             for number, part in enumerate(parts):
                 at = next(i for i, each in enumerate(part) if each.upper == ":=")
-                made += [sign(",")] * bool(number)
-                made += [*self.resolved(part[:at]), sign(":"), *self.resolved(part[at + 1 :])]
-            made.append(sign("}"))
+                out += [sign(",")] * bool(number)
+                out += [*self.resolved(part[:at]), sign(":"), *self.resolved(part[at + 1 :])]
+            out.append(sign("}"))
             return end + 1
         if token.upper in OVER_LISTS and parts:
             # The choices are a list, of any length.
-            made += [token, sign("("), *self.resolved(parts[0]), sign(","), sign("[")]
-            made += [*self.resolved(words[place + 3 + len(parts[0]) : end]), sign("]"), sign(")")]
+            out += [token, sign("("), *self.resolved(parts[0]), sign(","), sign("[")]
+            out += [*self.resolved(words[place + 3 + len(parts[0]) : end]), sign("]"), sign(")")]
             return end + 1
         renamed = {"STRUCT": "struct_pack" if is_named else token.text, "EXPLODE": "unnest"}
-        made.append(attrs.evolve(token, text=renamed.get(token.upper, token.text)))
+        out.append(attrs.evolve(token, text=renamed.get(token.upper, token.text)))
         return place + 1
 
-    def _type(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
+    def _type(self, out: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
         """Add a type in ksqlDB's syntax as DuckDB writes it."""
         parser = Parser(self.text, [*words[place:], SqlToken("end", "", words[-1].end, words[-1].end)])
-        made.append(SqlToken("word", parser.sql_type().duckdb, words[place].at, words[place + parser.place - 1].end))
+        out.append(SqlToken("word", parser.sql_type().duckdb, words[place].at, words[place + parser.place - 1].end))
         return place + parser.place
 
-    def _member(self, made: list[SqlToken], words: Sequence[SqlToken], place: int, bound: set[str]) -> int:
+    def _member(self, out: list[SqlToken], words: Sequence[SqlToken], place: int, bound: set[str]) -> int:
         """Add ``a->b``, the field of a struct; return the place after it."""
         arrow = words[place]
-        start = _begin(made)
-        base = made[start:]
+        start = _begin(out)
+        base = out[start:]
         field = words[place + 1] if place + 1 < len(words) else arrow
         if not field.is_identifier or not base:
-            made.append(arrow)
+            out.append(arrow)
             return place + 1
         is_local = any(each.identifier.lower() in bound for each in base if each.is_identifier)
         # The results of aggregates have a type once they are columns.
@@ -184,7 +184,7 @@ class NameScope:
                 self.text.fail(f"unknown field {field.identifier}{nearest(field.identifier, known)}", field.at)
         quoted = SqlToken("text", "'" + field.identifier.replace("'", "''") + "'")
         at = base[0].at
-        made[start:] = [SqlToken("word", "struct_extract", at, at), sign("("), *base, sign(","), quoted, sign(")")]
+        out[start:] = [SqlToken("word", "struct_extract", at, at), sign("("), *base, sign(","), quoted, sign(")")]
         return place + 2
 
     def type_of(self, words: Sequence[SqlToken]) -> SqlType:
@@ -219,19 +219,19 @@ class NameScope:
         return SqlStep(tuple(cells), where, kept, self.values, explodes=explodes, times=times)
 
 
-def _begin(made: Sequence[SqlToken]) -> int:
+def _begin(out: Sequence[SqlToken]) -> int:
     """Return the place at which the operand begins with which words end: a name with its source, calls and indexes."""
-    start = len(made) - 1
+    start = len(out) - 1
     while start > 0:
-        if made[start].upper in (")", "]", "}"):
-            start = closing(made, start)
-            is_index = made[start].upper == "["
-            is_call = made[start].upper == "(" and made[start - 1].is_identifier
-            if start and (is_index or is_call or (made[start].upper == "{" and made[start - 1].upper == "MAP")):
+        if out[start].upper in (")", "]", "}"):
+            start = closing(out, start)
+            is_index = out[start].upper == "["
+            is_call = out[start].upper == "(" and out[start - 1].is_identifier
+            if start and (is_index or is_call or (out[start].upper == "{" and out[start - 1].upper == "MAP")):
                 start -= 1
                 if is_index:
                     continue
-        if start < 2 or made[start - 1].upper != ".":
+        if start < 2 or out[start - 1].upper != ".":
             break
         start -= 2
     return max(start, 0)
@@ -245,7 +245,7 @@ def _parameters(words: Sequence[SqlToken], place: int) -> set[str]:
 
 def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken], SqlToken]]) -> tuple[SqlToken, ...]:
     """Return words with parts replaced by one word each; a part may not be within a longer name."""
-    made: list[SqlToken] = []
+    result: list[SqlToken] = []
     place = 0
     # The longest first: COUNT(*) FILTER (...) is no COUNT(*).
     texts = sorted((([each.folded for each in part], token) for part, token in parts), key=lambda each: -len(each[0]))
@@ -253,16 +253,16 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
     while place < len(words):
         for part, token in texts:
             if mine[place : place + len(part)] == part and not (place and words[place - 1].upper == "."):
-                made.append(attrs.evolve(token, at=words[place].at, end=words[place + len(part) - 1].end))
+                result.append(attrs.evolve(token, at=words[place].at, end=words[place + len(part) - 1].end))
                 place += len(part)
                 break
         else:
-            made.append(words[place])
+            result.append(words[place])
             place += 1
-    return tuple(made)
+    return tuple(result)
 
 
-def free_name(wanted: str, taken: Collection[str], first: int = 1) -> str:
+def free_name(wanted: str, used: Collection[str], first: int = 1) -> str:
     """Return a name, with a number if it is taken, which begins at ``first``."""
     names = (wanted, *(f"{wanted}_{count}" for count in range(first, 10_000)))
-    return next(each for each in names if each.lower() not in taken)
+    return next(each for each in names if each.lower() not in used)

@@ -205,23 +205,23 @@ class QueryPlan:
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
-        given, grouping = self.relation.input, self.grouping
-        found = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]
-        if isinstance(given, SourceJoin):
-            found.append(("join", f"{given.kind}, by {given.on}"))
-        if isinstance(given, FunctionCall):
-            found.append(("function", f"{given.source.name}, by {', '.join(given.keys)}"))
+        origin, grouping = self.relation.input, self.grouping
+        steps = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]
+        if isinstance(origin, SourceJoin):
+            steps.append(("join", f"{origin.kind}, by {origin.on}"))
+        if isinstance(origin, FunctionCall):
+            steps.append(("function", f"{origin.source.name}, by {', '.join(origin.keys)}"))
         for step in [self.before] if grouping is None else [self.before, grouping.after]:
             if grouping is not None and step is grouping.after:
                 kind = "without windows" if grouping.window is None else "in windows"
-                found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
-            found += [("filter", step.where)] if step.where else []
-            found.append(("compute", ", ".join(expression for _, expression, _ in step.columns) or "nothing"))
+                steps.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
+            steps += [("filter", step.where)] if step.where else []
+            steps.append(("compute", ", ".join(expression for _, expression, _ in step.columns) or "nothing"))
         if self.ranking is not None:
-            found.append(("rank", self.identity["QUALIFY"]))
+            steps.append(("rank", self.identity["QUALIFY"]))
         rows = ["the rows of the table"] if self.is_table else []
-        found.append(("state", ", and ".join(["aggregates"] * (grouping is not None) + rows) or "none"))
-        return [{"step": step, "detail": detail} for step, detail in found]
+        steps.append(("state", ", and ".join(["aggregates"] * (grouping is not None) + rows) or "none"))
+        return [{"step": step, "detail": detail} for step, detail in steps]
 
 
 @attrs.frozen
@@ -275,7 +275,7 @@ class Planner:
         source = self.relation(query)
         scope = self._scope(*source.columns)
         is_grouped = bool(query.group_by) or any(aggregate_calls(item.words) for item in query.items)
-        made = "TABLE" if is_grouped or source.is_table or ranking is not None else "STREAM"
+        result = "TABLE" if is_grouped or source.is_table or ranking is not None else "STREAM"
         window_at = at if window is None else window.at
         having_at = at if query.having is None else query.having[0].at
         is_timed = window is not None or any(each.within is not None for each in query.joins)
@@ -283,7 +283,7 @@ class Planner:
         late = f"a query sets the times of {', '.join(retimed)}; declare TIMESTAMP where the rows are declared"
         no_windowed = "a windowed table is not read by another query; write its query over the stream"
         no_ranks = "QUALIFY ranks the rows of a stream or table; write CREATE TABLE ... AS SELECT for GROUP BY first"
-        no_kind = f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ..."
+        no_kind = f"the result of this query is a {result}; write CREATE {result} {output} AS SELECT ..."
         no_aggregates = "WHERE sees single rows; write HAVING for aggregates"
         self._text.check(
             (source.is_table and source.window is not None, no_windowed, at),
@@ -293,7 +293,7 @@ class Planner:
             (window is not None and not is_grouped, "WINDOW needs GROUP BY", window_at),
             (window is not None and source.is_table, "WINDOW is for streams, and this is a table", window_at),
             (query.emit == "FINAL" and window is None, "EMIT FINAL needs a WINDOW and GROUP BY", at),
-            (kind not in (None, made), no_kind, at),
+            (kind not in (None, result), no_kind, at),
             (query.where and aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
         )
         where = None if query.where is None else scope.condition(scope.resolved(query.where), "WHERE")
@@ -315,50 +315,50 @@ class Planner:
         threes = zip(query.words, query.words[1:], query.words[2:], strict=False)
         of_times = [a for a, b, c in threes if (b.upper, c.identifier.upper()) == (".", "ROWTIME")]
         self._timed = {source.identifier.lower() for source in of_times}
-        found = self._of_source(query.source, is_joined=bool(query.joins))
+        relation = self._of_source(query.source, is_joined=bool(query.joins))
         for number, join in enumerate(query.joins):
-            found = self._joined(found, join, number)
-        return found
+            relation = self._joined(relation, join, number)
+        return relation
 
-    def _of_source(self, given: From, *, is_joined: bool) -> Relation:
-        source = self._catalog.find(self._text, given.name, given.at)
-        if given.function is not None:
-            return self._of_function(given, given.function)
+    def _of_source(self, from_: From, *, is_joined: bool) -> Relation:
+        source = self._catalog.find(self._text, from_.name, from_.at)
+        if from_.function is not None:
+            return self._of_function(from_, from_.function)
         declared = "ROWTIME" if source.timestamp is None else source.timestamp[0]
-        if given.time is not None and given.time.lower() not in ("rowtime", declared.lower()):
-            remedy = f"declare WITH (TIMESTAMP = '{given.time}')"
-            self._text.fail(f"the event time of {source.name} is {declared}, and not {given.time}; {remedy}", given.at)
-        found = _relation(source, source, given.alias, is_joined=is_joined)
-        if given.match is None:
-            return found
-        planner = MatchPlanner(self._scope(*found.columns), given.match)
-        made = planner.plan(given, found.carried, is_table=found.is_table)
-        call = FunctionCall(made, made.source, found, tuple(each for each, _ in made.source.keys))
-        return _relation(made.source, call, given.alias, is_joined=is_joined)
+        if from_.time is not None and from_.time.lower() not in ("rowtime", declared.lower()):
+            remedy = f"declare WITH (TIMESTAMP = '{from_.time}')"
+            self._text.fail(f"the event time of {source.name} is {declared}, and not {from_.time}; {remedy}", from_.at)
+        relation = _relation(source, source, from_.alias, is_joined=is_joined)
+        if from_.match is None:
+            return relation
+        planner = MatchPlanner(self._scope(*relation.columns), from_.match)
+        match = planner.plan(from_, relation.carried, is_table=relation.is_table)
+        call = FunctionCall(match, match.source, relation, tuple(each for each, _ in match.source.keys))
+        return _relation(match.source, call, from_.alias, is_joined=is_joined)
 
-    def _of_function(self, given: From, called: str) -> Relation:
+    def _of_function(self, from_: From, called: str) -> Relation:
         """Return the output of a function of the user's, keyed by those columns of its input that it has too."""
-        text, at = self._text, given.at
-        of = self._of_source(attrs.evolve(given, function=None, alias=given.name), is_joined=False)
+        text, at = self._text, from_.at
+        of = self._of_source(attrs.evolve(from_, function=None, alias=from_.name), is_joined=False)
         if of.is_table:
-            text.fail(f"{called} takes a stream, and {given.name} is a table, whose rows change", at)
+            text.fail(f"{called} takes a stream, and {from_.name} is a table, whose rows change", at)
         function = next((each for each in self._functions if each.lower() == called.lower()), None)
         if function is None:
             near = nearest(called, [*self._functions, "TUMBLE", "HOP", "SESSION"])
             text.fail(f"unknown function {called}{near}; give it: functions={{{called.lower()!r}: ...}}", at)
         self._called.add(function)
         scope = self._scope(*of.columns)
-        keys = [scope.column(scope.resolved(each)) for each in given.partition_by]
+        keys = [scope.column(scope.resolved(each)) for each in from_.partition_by]
         names = tuple(each.stored for each in keys if each is not None and not each.is_pseudo)
         if len(names) < len(keys):
-            text.fail(f"{called} is partitioned by columns of {given.name}", given.partition_by[0][0].at)
+            text.fail(f"{called} is partitioned by columns of {from_.name}", from_.partition_by[0][0].at)
         columns = self._declared(function, at)
-        found = tuple(each for each in columns if each[0] in names)
-        own = found if len(found) == len(names) else ()
+        keyed = tuple(each for each in columns if each[0] in names)
+        own = keyed if len(keyed) == len(names) else ()
         values = tuple(each for each in columns if each not in own)
-        read = self._catalog.find(text, given.name, at)
+        read = self._catalog.find(text, from_.name, at)
         source = SqlSource(function.lower(), "STREAM", own, values, function, has_places=read.has_places)
-        return _relation(source, FunctionCall(self._functions[function], source, of, names), given.alias)
+        return _relation(source, FunctionCall(self._functions[function], source, of, names), from_.alias)
 
     def _declared(self, name: str, at: int) -> Columns:
         """Return the columns that a function declares by its annotations."""
@@ -472,17 +472,17 @@ class Planner:
 
     def _items(self, query: SelectQuery, scope: NameScope) -> list[Item]:
         """Return the items of a projection with stars replaced by columns."""
-        found: list[Item] = []
+        items: list[Item] = []
         for item in query.items:
             *base, star = item.words
             if star.upper != "*" or (base and base[-1].upper not in (".", "->")):
-                found.append(item)
+                items.append(item)
                 continue
             if base and base[-1].upper == "->":
                 type_ = scope.type_of(scope.resolved(base[:-1]))
                 if type_.base != "STRUCT":
                     self._text.fail(f"->* takes a STRUCT, and this is of type {type_}", item.at)
-                found += [Item((*base, name(each)), each, at=item.at) for each, _ in type_.fields]
+                items += [Item((*base, name(each)), each, at=item.at) for each, _ in type_.fields]
                 continue
             source = base[0].identifier.lower() if base else None
             if source is not None and source not in scope.sources:
@@ -491,7 +491,7 @@ class Planner:
             columns = [each for each in own if not each.is_pseudo]
             for part in query.partition_by:
                 if scope.column(scope.resolved(part)) is None and part[0].upper != "NULL":
-                    found.append(Item(tuple(part), None, at=item.at))
+                    items.append(Item(tuple(part), None, at=item.at))
             if query.partition_by:
                 # The new key comes first, and the old one after the values.
                 columns.sort(key=lambda each: each.is_key)
@@ -500,15 +500,15 @@ class Planner:
                 is_joined = query.joins and each.source is not None
                 if is_joined:
                     words = (name(str(each.source)), sign("."), *words)
-                found.append(Item(words, f"{each.source}_{each.name}" if is_joined else each.name, at=item.at))
-        return found
+                items.append(Item(words, f"{each.source}_{each.name}" if is_joined else each.name, at=item.at))
+        return items
 
     def _outputs(self, query: SelectQuery, scope: NameScope) -> list[_Output]:
         """Return the columns of the projection with their names."""
-        found: list[_Output] = []
+        outputs: list[_Output] = []
         used: set[str] = set()
         items = self._items(query, scope)
-        taken = {item.alias.lower() for item in items if item.alias} | {each.name.lower() for each in scope.columns}
+        known = {item.alias.lower() for item in items if item.alias} | {each.name.lower() for each in scope.columns}
         generated = itertools.count()
         for item in items:
             words = scope.resolved(item.words)
@@ -519,9 +519,9 @@ class Planner:
                 is_shared = query.joins and column.source is not None and len(same) > 1
                 shown = f"{column.source}_{column.name}" if is_shared else column.name
             elif shown is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
-                shown = free_name(item.words[-1].identifier, used | taken)
+                shown = free_name(item.words[-1].identifier, used | known)
             elif shown is None:
-                shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in taken)
+                shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in known)
             is_own = column is not None and not column.is_pseudo and column.name == shown
             is_taken = shown.upper() in OWN_NAMES and not is_own
             reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
@@ -531,8 +531,8 @@ class Planner:
                 (shown.startswith(RESERVED), reserved, item.at),
             )
             used.add(shown.lower())
-            found.append(_Output(shown, words, item.at))
-        return found
+            outputs.append(_Output(shown, words, item.at))
+        return outputs
 
     def _split_keys(
         self, outputs: list[_Output], wanted: Sequence[Words], query: SelectQuery, shown: Sequence[str]
@@ -641,12 +641,12 @@ class Planner:
                 call = words[start : end + 1]
                 if folded(call) in made_calls:
                     continue
-                made = reader.read(call, len(made_calls))
+                aggregate = reader.read(call, len(made_calls))
                 made_calls.append(folded(call))
-                aggregates |= {each: of for each, (of, _) in made.parts.items()}
-                cells += made.arguments
-                parts.append((call, SqlToken("word", made.result)))
-                after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
+                aggregates |= {each: of for each, (of, _) in aggregate.parts.items()}
+                cells += aggregate.arguments
+                parts.append((call, SqlToken("word", aggregate.result)))
+                after_columns += [Column(each, type_, None, each) for each, (_, type_) in aggregate.parts.items()]
         if window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
         after = self._scope(*after_columns)
@@ -723,7 +723,7 @@ def _with_times(window: WindowClause, *, is_final: bool) -> WindowClause:
     return attrs.evolve(window, grace_ms=grace_ms, retention_ms=retention_ms)
 
 
-def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = False) -> Relation:
+def _relation(source: SqlSource, origin: Any, alias: str, *, is_joined: bool = False) -> Relation:
     """Return the rows of a source."""
     pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO
     pseudo = pseudo | (BOUNDS if source.window is not None else {})
@@ -731,4 +731,4 @@ def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = Fa
     columns = [Column(each, type_, alias, each, is_key=each in keys) for each, type_ in source.columns]
     columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
     window = None if source.window is None else (source.window, source.window_ms)
-    return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
+    return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, origin)

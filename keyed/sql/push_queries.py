@@ -75,17 +75,17 @@ class RowQuery:
 
         A row is ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad: an expression fails.
         """
-        found: list[dict[str, Any] | None] = [None] * len(entries)
+        rows: list[dict[str, Any] | None] = [None] * len(entries)
         table = self._read.table(entries)
-        made, bad = self._step.run(table)
-        for number, field in enumerate(made.schema):
+        result, bad = self._step.run(table)
+        for number, field in enumerate(result.schema):
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
-                made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
-        places: list[Any] = made.column(_PLACE).to_pylist()
-        cells = [shown_values(made.column(name), type_) for name, _, type_ in self._step.columns]
+                result = result.set_column(number, field.name, result.column(number).cast(pa.timestamp("us", "UTC")))
+        places: list[Any] = result.column(_PLACE).to_pylist()
+        cells = [shown_values(result.column(name), type_) for name, _, type_ in self._step.columns]
         for place, *row in zip(places, *cells, strict=True):
-            found[place] = dict(zip(self.columns, row, strict=True))
-        return found, [reason for _, reason in bad]
+            rows[place] = dict(zip(self.columns, row, strict=True))
+        return rows, [reason for _, reason in bad]
 
 
 class TableColumns:
@@ -112,16 +112,16 @@ class TableColumns:
 
     def table(self, entries: Sequence[Entry]) -> pa.Table:
         """Return entries as a table, with their places."""
-        there = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
+        present = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
         rows = []
-        for _, (key, entry, value) in there:
+        for _, (key, entry, value) in present:
             row = (members_of(value) or {}) if self._is_row else dict.fromkeys(self._fields, value)
             if isinstance(entry, tuple | list) and not self._has_entry:
                 row = row | dict(zip(self._fields, entry, strict=False))
             keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
             rows.append(row | dict(zip(self._keys, keys, strict=False)) | {"entry": entry})
         columns = [column([row.get(name) for row in rows], type_)[0] for name, type_ in self._all]
-        places = pa.array([place for place, _ in there], pa.int64())
+        places = pa.array([place for place, _ in present], pa.int64())
         names = [TIMESTAMP_COLUMN if name == _ROWTIME else name for name, _ in self._all]
         return pa.table([*columns, places], names=[*names, _PLACE])
 
@@ -205,8 +205,8 @@ def subscribe(
         SqlError: The query is not valid.
         DefinitionError: ``after`` or a parameter is not valid.
     """
-    found = checked_query(query, parameters, tables, lambda n: (tables[n].dataset().schema, tables[n].key_columns))
-    return PushQuery(tables[found.table].subscribe(after=after), found)
+    checked = checked_query(query, parameters, tables, lambda n: (tables[n].dataset().schema, tables[n].key_columns))
+    return PushQuery(tables[checked.table].subscribe(after=after), checked)
 
 
 def checked_query(

@@ -41,17 +41,17 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str, ov
     if upper in AGGREGATES or (upper in engine.functions() and upper not in engine.registered):
         raise DefinitionError(f"register({name!r}): {upper} is a built-in function; choose another name")
     types, result = tuple(map(parse_type, takes)), parse_type(returns)
-    made: Any = function() if inspect.isclass(function) else function
-    is_aggregate = all(callable(getattr(made, each, None)) for each in _METHODS)
-    if not is_aggregate and not callable(made):
+    implementation: Any = function() if inspect.isclass(function) else function
+    is_aggregate = all(callable(getattr(implementation, each, None)) for each in _METHODS)
+    if not is_aggregate and not callable(implementation):
         raise DefinitionError(
             f"register({name!r}): {type_of(function)} is neither a function nor a keyed.AggregateFunction, which has "
             f"{', '.join(_METHODS)}"
         )
-    found = engine.PythonFunction(upper, made, types, result, over_arrow)
+    registered = engine.PythonFunction(upper, implementation, types, result, over_arrow)
     engine.PYTHON.pop(upper, None)
     engine.forget(upper)
     if is_aggregate:
-        engine.PYTHON[upper] = found
+        engine.PYTHON[upper] = registered
     else:
-        engine.provide([found])
+        engine.provide([registered])

@@ -100,16 +100,16 @@ class ScriptInput:
     _count: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        where, given = f"the rows of {self.source.name}", self.given
-        if isinstance(given, str | os.PathLike):
-            path = Path(given)
+        where, rows = f"the rows of {self.source.name}", self.given
+        if isinstance(rows, str | os.PathLike):
+            path = Path(rows)
             if path.suffix.lower() not in FILES:
                 raise DefinitionError(f"{where}: {str(path)!r} must be a file of {', '.join(FILES)}")
             if not path.is_file():
                 raise DefinitionError(f"{where}: there is no file {str(path)!r}")
-        elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or arrow_table(given) is not None):
+        elif isinstance(rows, Mapping | bytes) or not (isinstance(rows, Iterable) or arrow_table(rows) is not None):
             remedy = "give a list of dictionaries, a table, or the path of a file"
-            raise DefinitionError(f"{where} are {type_of(given)}; {remedy}")
+            raise DefinitionError(f"{where} are {type_of(rows)}; {remedy}")
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -123,18 +123,18 @@ class ScriptInput:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows as tables."""
-        given, source = self.given, self.source
-        is_file = isinstance(given, str | os.PathLike)
-        table = None if is_file or self.is_topic else arrow_table(given)
+        rows, source = self.given, self.source
+        is_file = isinstance(rows, str | os.PathLike)
+        table = None if is_file or self.is_topic else arrow_table(rows)
         if is_file:
-            yield from self._of_file(Path(given))
+            yield from self._of_file(Path(rows))
         elif table is not None:
             names = given_names(source, table.column_names, f"the table of {source.name}")
             for batch in table.to_batches(ROWS):
                 yield self._table(column_part(batch, names, "row", self._count))
         else:
             make = self._of_records if self.is_topic else self._of_rows
-            yield from map(make, self._parts(iter(given)))
+            yield from map(make, self._parts(iter(rows)))
 
     def _parts(self, rows: Iterator[Any]) -> Iterator[list[Any]]:
         while True:
@@ -219,31 +219,31 @@ class ScriptInput:
             arrays, wrong = read(data)
             cells |= {name: array for (name, _), array in zip(of, arrays, strict=True)}
             bad |= wrong
-        gone = [each is None for each in values]
+        removed = [each is None for each in values]
         if not source.is_table:
-            bad = {place: "the record has no value" for place, is_gone in enumerate(gone) if is_gone} | bad
+            bad = {place: "the record has no value" for place, is_gone in enumerate(removed) if is_gone} | bad
         for name, header in source.headers:
             cells[name] = [_header(each, header) for each in headers]
-        return self._table(RowsPart(cells, len(keys), where, bad), gone)
+        return self._table(RowsPart(cells, len(keys), where, bad), removed)
 
     def _split(
         self, keys: Sequence[Any], windows: Sequence[Any], bad: dict[int, str]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the keys of a windowed source without the bounds that Kafka Streams writes at their end, and these."""
         width = 16 if self.source.window == "SESSION" else 8
-        found, bounds = [*keys], [*windows]
+        short_keys, bounds = [*keys], [*windows]
         for place, key in enumerate(keys):
             if not isinstance(key, bytes) or bounds[place] is not None:
                 continue
-            found[place] = key[:-width]
+            short_keys[place] = key[:-width]
             if len(key) < width:
-                bad[place], found[place] = "the key has no window", None
+                bad[place], short_keys[place] = "the key has no window", None
                 continue
             *ends, start = struct.unpack(f">{width // 8}q", key[-width:])
             bounds[place] = (start, ends[0] if ends else start + (self.source.window_ms or 0))
-        return found, bounds
+        return short_keys, bounds
 
-    def _table(self, part: RowsPart, gone: Sequence[bool] | None = None) -> pa.Table:
+    def _table(self, part: RowsPart, removed: Sequence[bool] | None = None) -> pa.Table:
         """Return converted columns."""
         count, name = part.count, self.source.name
         columns, times, wrong = typed(self.source, part.cells, count, part.bad)
@@ -257,7 +257,7 @@ class ScriptInput:
             )
         texts = {place: f"{kind}: {part.where(place)}: {reason}" for place, (kind, reason) in wrong.items()}
         reasons = pa.array(map(texts.get, range(count)), pa.string()) if texts else pa.nulls(count, pa.string())
-        flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
+        flags = pa.array(removed) if removed is not None else pa.repeat(False, count)
         further = self._further(part.cells, times, count)
         table = pa.table([*columns, times, reasons, flags, *further], schema=self.schema)
         self._count += count
@@ -275,41 +275,41 @@ class ScriptInput:
 
     def _further(self, cells: Mapping[str, Any], times: Any, count: int) -> list[Any]:
         """Return the columns that are not declared: the place of a row in its topic, and the bounds of its window."""
-        found: list[Any] = []
+        columns: list[Any] = []
         nothing = [None] * count
         if self.source.has_places:
-            found.append(pa.array([each or 0 for each in cells.get(PARTITION) or nothing], pa.int32()))
+            columns.append(pa.array([each or 0 for each in cells.get(PARTITION) or nothing], pa.int32()))
             numbers = enumerate(cells.get(OFFSET) or nothing, self._count)
-            found.append(pa.array([number if offset is None else offset for number, offset in numbers], pa.int64()))
+            columns.append(pa.array([number if offset is None else offset for number, offset in numbers], pa.int64()))
         if self.source.window is not None:
             size = self.source.window_ms or 0
             pairs = zip(cells.get(WINDOW) or nothing, times.to_pylist(), strict=True)
             windows = [each or (at, at + size) for each, at in pairs]
-            found += [pa.array([each[side] for each in windows], pa.int64()) for side in (0, 1)]
-        return found
+            columns += [pa.array([each[side] for each in windows], pa.int64()) for side in (0, 1)]
+        return columns
 
 
-def given_names(source: SqlSource, given: Sequence[str], what: str) -> dict[str, str]:
+def given_names(source: SqlSource, names: Sequence[str], what: str) -> dict[str, str]:
     """Return the names that the declared columns of a source, and the time, have in data.
 
     Raises:
         DefinitionError: A column is not there, or two names differ only in case.
     """
     folded: dict[str, str] = {}
-    for name in given:
+    for name in names:
         if name.lower() in folded:
             both = f"{folded[name.lower()]!r} and {name!r}"
             raise DefinitionError(f"{what} has the columns {both}, which differ only in case; rename one")
         folded[name.lower()] = name
-    found = {}
+    own_names = {}
     for name, _ in source.without_headers:
         if name.lower() not in folded:
-            near = nearest(name, given)
+            near = nearest(name, names)
             raise DefinitionError(f"{what} has no column {name!r}{near}; declare the columns that it has")
-        found[name] = folded[name.lower()]
+        own_names[name] = folded[name.lower()]
     if "rowtime" in folded:
-        found["ROWTIME"] = folded["rowtime"]
-    return found
+        own_names["ROWTIME"] = folded["rowtime"]
+    return own_names
 
 
 def typed(
@@ -332,8 +332,8 @@ def typed(
     columns = columns_of(cells, source.columns, count, bad)
     if source.is_table:
         for name, _ in source.keys:
-            made = columns[[each for each, _ in source.columns].index(name)]
-            for place in pc.indices_nonzero(made.is_null()).to_pylist():
+            of_key = columns[[each for each, _ in source.columns].index(name)]
+            for place in pc.indices_nonzero(of_key.is_null()).to_pylist():
                 bad.setdefault(place, f"the key {name} is null")
     times, no_time = _times(source, cells, columns, count, own_times)
     of_times = {place: (NO_TIME, each) for place, each in no_time.items()}
@@ -347,26 +347,26 @@ def _times(
     if source.timestamp is not None:
         name, pattern = source.timestamp
         place = [each for each, _ in source.columns].index(name)
-        found = columns[place]
+        times = columns[place]
         if pattern is not None:
-            found = pc.strptime(found, format=pattern, unit="ms", error_is_null=True).cast(pa.int64())
-        elif pa.types.is_timestamp(found.type):
-            found = pc.divide(found.cast(pa.int64()), 1000)
+            times = pc.strptime(times, format=pattern, unit="ms", error_is_null=True).cast(pa.int64())
+        elif pa.types.is_timestamp(times.type):
+            times = pc.divide(times.cast(pa.int64()), 1000)
     elif "ROWTIME" in cells:
         values = cells["ROWTIME"]
         if isinstance(values, list):
             values = [0 if each is None else each for each in values]
-        made, wrong = column(values, TIMESTAMP)
-        found = pc.fill_null(pc.divide(made.cast(pa.int64()), 1000), 0)
+        converted, wrong = column(values, TIMESTAMP)
+        times = pc.fill_null(pc.divide(converted.cast(pa.int64()), 1000), 0)
     else:
         return pa.array(np.zeros(count, dtype=np.int64)) if own is None else own, {}
-    is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, LATEST)), True)
+    is_out = pc.fill_null(pc.or_(pc.less(times, 0), pc.greater_equal(times, LATEST)), True)
     bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
-    return pc.fill_null(found, 0).cast(pa.int64()), bad | wrong
+    return pc.fill_null(times, 0).cast(pa.int64()), bad | wrong
 
 
 def _header(headers: Any, name: str | None) -> Any:
     if name is None:
         return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
-    found = [value for key, value in headers or () if key == name]
-    return found[-1] if found else None
+    values = [value for key, value in headers or () if key == name]
+    return values[-1] if values else None

@@ -196,22 +196,22 @@ class Stepped:
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
-        found, reasons = self.step.run(table)
+        rows, reasons = self.step.run(table)
         if not self.is_output:
-            return Kept(found)
+            return Kept(rows)
         bad, reason = len(reasons), reasons[0][1] if reasons else ""
         skip(self.skipped, self.query, FAILS, bad, reason)
         for name in self.groups:
-            if nulls := found.column(name).null_count:
+            if nulls := rows.column(name).null_count:
                 what, why = ("the key", NO_JOIN_KEY) if name == JOIN else (name, NO_GROUP)
                 bad, reason = bad + nulls, reason or why
                 skip(self.skipped, self.query, why, nulls, f"{what} is null")
-                found = found.filter(found.column(name).is_valid())
+                rows = rows.filter(rows.column(name).is_valid())
         if self.key is not None:
-            found = self._with_side(found, self.key)
+            rows = self._with_side(rows, self.key)
         elif not self.groups:
-            found = found.append_column(MOMENT, found.column(TIMESTAMP_COLUMN))
-        return Kept(found, bad, reason)
+            rows = rows.append_column(MOMENT, rows.column(TIMESTAMP_COLUMN))
+        return Kept(rows, bad, reason)
 
     def _with_side(self, table: pa.Table, type_: SqlType) -> pa.Table:
         """Return rows of a join with a column that keeps those without a key, which an outer join emits, apart."""
@@ -246,16 +246,16 @@ class Builder:
     """Builds the outputs of a script.
 
     Args:
-        found: The definitions.
-        given: The streams of what is given for streams and tables by name, as tables of the declared columns, and of
+        definitions: The definitions.
+        streams: The streams of what is given for streams and tables by name, as tables of the declared columns, and of
             `GONE` for a table or `STREAM` for a stream.
         skipped: Counts rows that are skipped.
     """
 
-    def __init__(self, found: Definitions, given: Mapping[str, keyed.Stream], skipped: Skipped) -> None:
-        self._found = found
+    def __init__(self, definitions: Definitions, streams: Mapping[str, keyed.Stream], skipped: Skipped) -> None:
+        self._definitions = definitions
         self._skipped = skipped
-        self._given = given
+        self._streams = streams
         self._outputs: dict[str, Any] = {}
         self._sources: dict[str, Any] = {}
         #: The records of queries without a key, which are not what other queries read of them.
@@ -269,8 +269,8 @@ class Builder:
 
     def outputs(self) -> list[tuple[WrittenQuery, Records]]:
         """Return the records of each query."""
-        made = [(query, self._output(query)) for query in self._found.queries]
-        return [(query, self._records.get(query.name) or Records(output, query.name)) for query, output in made]
+        outputs = [(query, self._output(query)) for query in self._definitions.queries]
+        return [(query, self._records.get(query.name) or Records(output, query.name)) for query, output in outputs]
 
     def _output(self, query: WrittenQuery) -> Any:
         if query.name not in self._outputs:
@@ -302,9 +302,9 @@ class Builder:
         names = tuple(each for each, _ in keys)
         if ranking is not None or grouping is not None:
             step = attrs.evolve(step, groups=names)
-        made = changes.map_batches(step, output=schema_of(held, kind, *bounds)).key_by(*names)
+        keyed_by = changes.map_batches(step, output=schema_of(held, kind, *bounds)).key_by(*names)
         schema = schema_of(columns, *further, MOMENT)
-        return made.process(_identified(function, plan.identity), schema, name=name, order="arrival")
+        return keyed_by.process(_identified(function, plan.identity), schema, name=name, order="arrival")
 
     def _relation(self, relation: Relation, query: str) -> Any:
         """Return the stream of a relation's tables."""
@@ -370,8 +370,8 @@ class Builder:
         assert isinstance(relation.input, FunctionCall)
         rows = self._relation(relation.input.of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
         operator, name = _identified(plan.operator, {f"FROM of {query}": relation.label}), self._name(f"{query}_match")
-        found = rows.process(operator, schema_of(plan.matched), name=name, order="watermark")
-        timed = found.map_batches(with_own_time, output=schema_of(plan.matched, STREAM))
+        matches = rows.process(operator, schema_of(plan.matched), name=name, order="watermark")
+        timed = matches.map_batches(with_own_time, output=schema_of(plan.matched, STREAM))
         step = Stepped(plan.after, query, self._skipped)
         return timed.map_batches(step, output=schema_of(plan.source.columns, STREAM))
 
@@ -379,34 +379,36 @@ class Builder:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
         source = relation.input
         assert isinstance(source, SqlSource)
-        if source.name not in self._given or any(each.target.name == source.name for each in self._found.queries):
+        if source.name not in self._streams or any(
+            each.target.name == source.name for each in self._definitions.queries
+        ):
             return self._source(source)
         schema = schema_of(source.columns, CHANGE)
-        return self._given[source.name].map_batches(versions, output=schema)
+        return self._streams[source.name].map_batches(versions, output=schema)
 
     def _source(self, source: SqlSource) -> Any:
         """Return the stream of a source's tables."""
         if source.name in self._sources:
             return self._sources[source.name]
-        parts = [self._output(each) for each in self._found.queries if each.target.name == source.name]
-        if source.name in self._given:
-            made: Any = self._given[source.name]
+        parts = [self._output(each) for each in self._definitions.queries if each.target.name == source.name]
+        if source.name in self._streams:
+            changes: Any = self._streams[source.name]
             if source.is_table:
                 keys = (*source.keys, *(each for each in source.further if each in BOUNDS.values()))
                 values = (*source.values, *(each for each in source.further if each not in keys))
                 rows = TableRows(self._name(source.name), keys, values)
-                keyed_by = made.key_by(*(each for each, _ in source.keys))
+                keyed_by = changes.key_by(*(each for each, _ in source.keys))
                 schema = schema_of((*keys, *values), CHANGE, MOMENT)
-                made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
-            parts.append(made)
+                changes = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
+            parts.append(changes)
         if not parts:
             raise DefinitionError(
                 f"{source.name}, which a query reads, has no rows; give them, or none: streams={{{source.name!r}: []}} "
                 f"(--input {source.name}=FILE)"
             )
-        found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
-        self._sources[source.name] = found
-        return found
+        stream = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+        self._sources[source.name] = stream
+        return stream
 
 
 def _identified(function: Any, identity: Mapping[str, str]) -> Any:
@@ -480,10 +482,10 @@ class RecordCollector:
             self.on_records(target.name, records, batch)
 
 
-def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
+def _records(definitions: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Return the records of topics by their names, and of a list, whose order is that of arrival, their places."""
-    known = {each.topic: None for each in found.sources.sources if not each.is_query}
-    written = {each.topic.lower() for each in found.sources.sources if each.is_query}
+    known = {each.topic: None for each in definitions.sources.sources if not each.is_query}
+    written = {each.topic.lower() for each in definitions.sources.sources if each.is_query}
     folded = {each.lower(): each for each in known}
     of_query = "a query writes that topic; give the records that it reads, or declare a stream or table over it"
 
@@ -593,16 +595,16 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made, kafka = _Script("script", text, streams, topics, {**options}), options.get("kafka")
+    checked, kafka = _Script("script", text, streams, topics, {**options}), options.get("kafka")
     if options.get("spark") is not None and kafka is not None and not kafka.bounded:
         raise DefinitionError(
             "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(bounded=True), or use "
             "keyed.sql.start"
         )
-    if not made.found.queries:
-        return ScriptResult({}, None, answers=made.found.answers)
-    bound = made.bound()
-    return made.result(keyed.run(*bound, **made.options))
+    if not checked.definitions.queries:
+        return ScriptResult({}, None, answers=checked.definitions.answers)
+    bound = checked.bound()
+    return checked.result(keyed.run(*bound, **checked.options))
 
 
 @shows_options(ScriptStartOptions, **_DEFAULTS)
@@ -632,18 +634,18 @@ def start(text: str, streams: Mapping[str, Any] | None = None, **options: Unpack
     kafka = options.get("kafka")
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script("start", text, streams, None, {**options, "on_records": options.get("on_records") or _nowhere})
-    if not made.found.queries:
+    checked = _Script("start", text, streams, None, {**options, "on_records": options.get("on_records") or _nowhere})
+    if not checked.definitions.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
-    if made.session is not None:
+    if checked.session is not None:
         if kafka.bounded:
             raise DefinitionError(
                 "keyed.sql.start: on Spark it follows its topics until it is stopped; give Kafka(...) without "
                 "bounded=, or use keyed.sql.script"
             )
         interval = milliseconds_of(kafka.batch_interval, "Kafka(batch_interval)")
-        made.options = {"trigger": f"{interval} milliseconds"} | made.options
-    return keyed.start(*made.bound(), **made.options)
+        checked.options = {"trigger": f"{interval} milliseconds"} | checked.options
+    return keyed.start(*checked.bound(), **checked.options)
 
 
 def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
@@ -673,7 +675,7 @@ class _Script:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
         settings, schemas = texts(own["properties"], f"{where}: properties"), RegistrySchemas(own["schemas"])
         functions = own["functions"] or {}
-        self.found = Definitions(parsed, values, settings, schemas, functions).define(statements)
+        self.definitions = Definitions(parsed, values, settings, schemas, functions).define(statements)
         self._folder = None if own["folder"] is None else Path(own["folder"])
         self._max_ahead = own["max_ahead"]
         self._registry = None if self._kafka is None else self._kafka.registry
@@ -698,29 +700,29 @@ class _Script:
 
     def _add(self, streams: Any, topics: Any, latest: Callable[[], int], spark: Any) -> None:
         """Add the given rows and the topics."""
-        found, where = self.found, self._where
-        records_of, places_of = _records(found, topics)
-        given = {found.named(name).name: each for name, each in (streams or {}).items()}
-        self._bound = {name: each for name, each in given.items() if is_bound(each)}
+        definitions, where = self.definitions, self._where
+        records_of, places_of = _records(definitions, topics)
+        rows_of = {definitions.named(name).name: each for name, each in (streams or {}).items()}
+        self._bound = {name: each for name, each in rows_of.items() if is_bound(each)}
         sessions = [each for each in map(session_of, self._bound.values()) if each is not None]
         if spark is not None and (self._kafka is None or not hasattr(spark, "readStream")):
             raise DefinitionError(
                 f"{where}: spark={shown(spark)} must be a SparkSession, for the topics of kafka=; without topics give "
                 "DataFrames in streams="
             )
-        if (sessions or spark) and (len(sessions) < len(given) or topics or found.inserts):
+        if (sessions or spark) and (len(sessions) < len(rows_of) or topics or definitions.inserts):
             raise DefinitionError(
                 "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and "
                 "without INSERT INTO ... VALUES"
             )
         self.session = sessions[0] if sessions else spark
-        of_topics = [each for each in found.sources.sources if each.topic in records_of and not each.is_query]
-        pairs = [(found.named(name), rows, False) for name, rows in given.items() if name not in self._bound]
+        of_topics = [each for each in definitions.sources.sources if each.topic in records_of and not each.is_query]
+        pairs = [(definitions.named(name), rows, False) for name, rows in rows_of.items() if name not in self._bound]
         pairs += [(each, records_of[each.topic], True) for each in of_topics]
-        pairs += [(found.named(name), rows, False) for name, rows in found.inserts.items()]
+        pairs += [(definitions.named(name), rows, False) for name, rows in definitions.inserts.items()]
         if self._kafka is not None:
             names = {source.name for source, _, _ in pairs} | self._bound.keys()
-            self._deployment = Deployment(found, self._kafka, names)
+            self._deployment = Deployment(definitions, self._kafka, names)
             if spark is not None:
                 self._bound |= self._deployment.frames(spark)
             elif self.session is not None and self._deployment.sources:
@@ -729,7 +731,7 @@ class _Script:
                 raise DefinitionError(f"{where}: no DataFrame is given for the topic {topic!r}; {remedy}")
             else:
                 pairs += [(source, (), False) for source in self._deployment.sources]
-        common: dict[str, Any] = {"is_strict": found.is_strict, "latest": latest, "waits": self._keeps}
+        common: dict[str, Any] = {"is_strict": definitions.is_strict, "latest": latest, "waits": self._keeps}
         common |= {"missing": self._missing, "registry": self._registry}
         for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
             places = iter(places_of[source.topic]) if is_topic and places_of else None
@@ -738,7 +740,7 @@ class _Script:
 
     def bound(self) -> list[Any]:
         """Return the outputs with their sinks."""
-        found, deployment = self.found, self._deployment
+        definitions, deployment = self.definitions, self._deployment
         if deployment is not None and deployment.written and not self._keeps:
             raise DefinitionError(
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
@@ -756,11 +758,11 @@ class _Script:
             live=live,
             topics=deployment.records() if deployment is not None and live else None,
         )
-        given: dict[str, Any] = streams_of(rows, self._inputs)
+        streams: dict[str, Any] = streams_of(rows, self._inputs)
         common: dict[str, Any] = {"registry": self._registry, "max_ahead": self._max_ahead}
         for name, each in self._bound.items():
-            given[name] = bound_stream(found.named(name), each, is_strict=found.is_strict, **common)
-        outputs = Builder(found, given, self._skipped).outputs()
+            streams[name] = bound_stream(definitions.named(name), each, is_strict=definitions.is_strict, **common)
+        outputs = Builder(definitions, streams, self._skipped).outputs()
         if deployment is not None:
             deployment.prepare()
         bound = []
@@ -779,7 +781,7 @@ class _Script:
 
     def result(self, run: keyed.RunResult) -> ScriptResult:
         """Return the result of a run."""
-        for query in self.found.queries:
+        for query in self.definitions.queries:
             names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "match", "rows")))
             counts = [run.metrics.get(name, {}) for name in names]
             if count := sum(each.get("rows_dropped", 0) for each in counts):
@@ -789,4 +791,4 @@ class _Script:
             if (bad := sum(each.get("rows_bad", 0) for each in counts) - known) > 0 and self._bound:
                 reason = UNREADABLE if self.session is None else BAD
                 skip(self._skipped, query.name, reason, bad, "the log has the reason of the first one")
-        return ScriptResult(self._records, run, self._skipped, self._missing, self.found.answers)
+        return ScriptResult(self._records, run, self._skipped, self._missing, self.definitions.answers)

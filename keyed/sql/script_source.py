@@ -242,10 +242,10 @@ class ScriptRows:
                 f"{sorted(self.live.values()) or 'none'}; {remedy}, or start from a new checkpoint"
             )
         self._offsets = {name: offsets_of(each) for name, each in position["topics"].items()}
-        given = {each.name: each for each in self._heads if isinstance(each, _GivenHead)}
+        heads = {each.name: each for each in self._heads if isinstance(each, _GivenHead)}
         for name, read in position["inputs"].items():
-            if name in given:
-                given[name].seek(read)
+            if name in heads:
+                heads[name].seek(read)
             elif read[0]:
                 raise CheckpointError(
                     f"the checkpoint has read {read[0]} records of the rows of {name}, which is not given; give it "
@@ -358,10 +358,10 @@ class ScriptRows:
             order = np.argsort(np.concatenate([each.places[:count] for each, count in heads]), kind="stable")
             order = order[: self.size]
             owners = np.repeat(np.arange(len(heads)), own)[order]
-            taken = np.bincount(owners, minlength=len(heads))
-            left = own - taken
+            counted = np.bincount(owners, minlength=len(heads))
+            left = own - counted
             order -= (np.cumsum(left) - left)[owners]
-            parts = zip((each for each, _ in heads), taken.tolist(), strict=True)
+            parts = zip((each for each, _ in heads), counted.tolist(), strict=True)
             # A head of which nothing is taken keeps its offset.
             table = self._taken([(each, count) for each, count in parts if count]).take(order)
         reasons: Any = table.column(BAD)

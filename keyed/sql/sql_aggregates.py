@@ -155,28 +155,28 @@ class AggregateReader:
         if label in _COMPARED and type_.base in ("ARRAY", "MAP", "STRUCT"):
             fail(f"{label} takes values that compare, and this is of type {type_}")
         column = f"#v{number}"
-        result, made = AGGREGATES[label](column, type_, rest, fail)
-        return SqlAggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+        result, aggregate = AGGREGATES[label](column, type_, rest, fail)
+        return SqlAggregate(((column, expression, type_),), {name: (aggregate, result)}, f'"{name}"')
 
     def _of_python(
-        self, made: PythonFunction, arguments: Sequence[Any], condition: Any, name: str, fail: Callable[[str], Any]
+        self, function: PythonFunction, arguments: Sequence[Any], condition: Any, name: str, fail: Callable[[str], Any]
     ) -> SqlAggregate:
         """Return a registered aggregate; rows in which an argument is null do not count."""
         types = tuple(map(self.scope.type_of, arguments))
-        if types != made.takes:
-            given, takes = (", ".join(map(str, each)) for each in (types, made.takes))
-            fail(f"{made.name} does not take ({given}); it takes ({takes})")
+        if types != function.takes:
+            argument_types, takes = (", ".join(map(str, each)) for each in (types, function.takes))
+            fail(f"{function.name} does not take ({argument_types}); it takes ({takes})")
         if self.is_table:
-            fail(f"{made.name} is for streams: it cannot undo a row of a table that changes")
+            fail(f"{function.name} is for streams: it cannot undo a row of a table that changes")
         cells = list(map(sql, arguments))
         tests = [f"({each}) IS NOT NULL" for each in cells] + ([] if condition is None else [f"({sql(condition)})"])
         type_ = types[0] if len(types) == 1 else struct(*((f"a{place}", each) for place, each in enumerate(types)))
         named = ", ".join(f"a{place} := {cell}" for place, cell in enumerate(cells))
         value = cells[0] if len(cells) == 1 else f"struct_pack({named})"
         column = f"{name}v"
-        aggregate = PythonAggregate(made.function, column, made.returns.arrow)
+        aggregate = PythonAggregate(function.function, column, function.returns.arrow)
         expression = f"CASE WHEN {' AND '.join(tests)} THEN {value} END"
-        return SqlAggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
+        return SqlAggregate(((column, expression, type_),), {name: (aggregate, function.returns)}, f'"{name}"')
 
 
 def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> SqlAggregate:
@@ -221,14 +221,14 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
 
 def aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
     """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
-    found: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []
     for place, end in calls(words):
         if words[place].upper in AGGREGATES or words[place].upper in PYTHON:
             if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].upper == "(":
                 end = closing(words, end + 2)
-            if not found or place > found[-1][1]:
-                found.append((place, end))
-    return found
+            if not places or place > places[-1][1]:
+                places.append((place, end))
+    return places
 
 
 def _constant(words: Sequence[SqlToken]) -> Any:

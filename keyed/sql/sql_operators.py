@@ -87,13 +87,13 @@ class TableRows(VectorizedFunction):
         # Rows are in the order of time: the last one of a key is the one that stays.
         last = table.take(last_rows(table, self._keys))
         before = self.rows.lookup(last.select(self._keys))
-        gone = last.column(GONE)
-        there = last.filter(pc.invert(gone))
-        if pc.any(gone).as_py():
-            self.rows.delete(last.filter(gone).select(self._keys))
-        if there.num_rows:
-            self.rows.upsert(there.select(self._names).append_column(_ROWTIME[0], there.column(TIMESTAMP_COLUMN)))
-        emit_changes(ctx, before.select(self._names), there.select(self._names), last, self._keys)
+        is_removed = last.column(GONE)
+        kept = last.filter(pc.invert(is_removed))
+        if pc.any(is_removed).as_py():
+            self.rows.delete(last.filter(is_removed).select(self._keys))
+        if kept.num_rows:
+            self.rows.upsert(kept.select(self._names).append_column(_ROWTIME[0], kept.column(TIMESTAMP_COLUMN)))
+        emit_changes(ctx, before.select(self._names), kept.select(self._names), last, self._keys)
 
 
 def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.Table, keys: list[str]) -> None:
@@ -247,20 +247,20 @@ class Totals(RunningColumns):
             self.rows.delete(before.select(self._keys))
         self.rows.upsert(after)
         came = pa.table([*keys, times], names=[*self._keys, TIMESTAMP_COLUMN])
-        gone = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
+        removed = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
         shown = [*self._keys, *self._values]
-        emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
+        emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([removed, came]), self._keys)
 
     def _finished(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> pa.Table:
         """Return the rows of groups, of those that fit ``HAVING``, as they are stored."""
         plan = self._plan
         groups = [f"#g{place}" for place in range(len(self._group))]
         names = [*groups, *plan.bounds, *plan.aggregates, TIMESTAMP_COLUMN]
-        found, bad = plan.after.run(pa.table([*keys, *results, times], names=names))
+        rows, bad = plan.after.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
-        shown = found.select([*self._keys, *self._values])
-        return shown.append_column(_ROWTIME[0], found.column(TIMESTAMP_COLUMN))
+        shown = rows.select([*self._keys, *self._values])
+        return shown.append_column(_ROWTIME[0], rows.column(TIMESTAMP_COLUMN))
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan, window = self._plan, self._window
@@ -302,8 +302,8 @@ class Totals(RunningColumns):
             self.rows.upsert(rows)
         order = np.lexsort([integers(rows.column(each)) for each in ("WINDOWSTART", "ROWTIME")])
         change = pa.array(np.ones(rows.num_rows, dtype=np.int8))
-        found = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
-        emit(ctx, found.take(pa.array(order, pa.int64())))
+        changes = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
+        emit(ctx, changes.take(pa.array(order, pa.int64())))
 
 
 def _kept(table: pa.Table, late: Any, ctx: BatchContext) -> pa.Table:

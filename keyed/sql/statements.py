@@ -285,9 +285,9 @@ def parse_type(type_: str) -> SqlType:
     """
     text = Text(type_)
     parser = Parser(text, tokens(text))
-    found = parser.sql_type()
+    sql_type = parser.sql_type()
     parser.end("the end")
-    return found
+    return sql_type
 
 
 def duration_ms(count: str, unit: str) -> int | None:
@@ -310,20 +310,20 @@ _BOUNDS = {"window_start": "WINDOWSTART", "window_end": "WINDOWEND", "window_tim
 
 def _bounded(words: Words, source: From) -> Words:
     """Return words with the times of a window function's rows as timestamps of the bounds that windows have here."""
-    found: list[SqlToken] = []
+    bounded: list[SqlToken] = []
     # A session ends here with its last row, and in Flink a gap later.
     gap = source.window.size_ms if source.window is not None and source.window.kind == "SESSION" else 0
     for place, token in enumerate(words):
         after = words[place + 1].text if place + 1 < len(words) else ""
         if not token.is_identifier or token.identifier.lower() not in _BOUNDS or after == "(":
-            found.append(token)
+            bounded.append(token)
             continue
-        if len(found) > 1 and found[-1].upper == "." and found[-2].identifier.lower() == source.alias.lower():
-            del found[-2:]
+        if len(bounded) > 1 and bounded[-1].upper == "." and bounded[-2].identifier.lower() == source.alias.lower():
+            del bounded[-2:]
         bound = _BOUNDS[token.identifier.lower()]
         text = f"epoch_ms({bound}{f' + {gap}' if gap and bound != 'WINDOWSTART' else ''})"
-        found += [attrs.evolve(each, at=token.at, end=token.end) for each in tokens(Text(text)) if each.kind != "end"]
-    return tuple(found)
+        bounded += [attrs.evolve(each, at=token.at, end=token.end) for each in tokens(Text(text)) if each.kind != "end"]
+    return tuple(bounded)
 
 
 class Parser:
@@ -397,18 +397,18 @@ class Parser:
             self._unexpected(what)
 
     def _listed(self, item: Callable[[], Any], *, close: str | None = None) -> tuple[Any, ...]:
-        found = [item()]
+        items = [item()]
         while self._word(","):
-            found.append(item())
+            items.append(item())
         if close is not None:
             self._expect(close)
-        return tuple(found)
+        return tuple(items)
 
     def _bracketed(self, item: Callable[[], Any]) -> Any:
         self._expect("(")
-        found = item()
+        content = item()
         self._expect(")")
-        return found
+        return content
 
     def _identifier(self, what: str = "a name", reserved: Collection[str] = RESERVED) -> str:
         token = self._token
@@ -433,12 +433,12 @@ class Parser:
         at = self._token.at
         count = str(self._integer())
         token = self._take()
-        found = duration_ms(count, token.upper)
-        if found is None:
+        milliseconds = duration_ms(count, token.upper)
+        if milliseconds is None:
             self._text.fail(f"unknown unit of time {token.text}; units are SECONDS, MINUTES, HOURS and so on", token.at)
-        is_short = (found < least, "the time is 0; give at least 1 MILLISECOND", at)
-        self._text.check(is_short, (found > _LONGEST, "the time is too long", at))
-        return found
+        is_short = (milliseconds < least, "the time is 0; give at least 1 MILLISECOND", at)
+        self._text.check(is_short, (milliseconds > _LONGEST, "the time is too long", at))
+        return milliseconds
 
     def _expression(self, *ends: str) -> Words:
         """Take the words of an expression: up to a clause, a comma or the end, outside of brackets."""
@@ -474,21 +474,21 @@ class Parser:
 
     def statements(self) -> list[Statement]:
         """Return the statements of the text."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         while self._token.kind != "end":
             if self._word(";"):
                 continue
-            found += filter(None, [self._statement()])
+            statements += filter(None, [self._statement()])
             if self._token.kind != "end":
                 self._expect(";")
-        return found
+        return statements
 
     def single_query(self) -> SelectQuery:
         """Return the one ``SELECT`` of the text."""
-        found = self._select()
+        query = self._select()
         self._word(";")
         self.end("the end of the query")
-        return found
+        return query
 
     def _statement(self) -> Statement | None:
         at = self._token.at
@@ -522,9 +522,9 @@ class Parser:
 
     def _describe(self, at: int) -> Show:
         self._word("EXTENDED")
-        found = Show("DESCRIBE", self._identifier(), at=at)
+        statement = Show("DESCRIBE", self._identifier(), at=at)
         self._word("EXTENDED")
-        return found
+        return statement
 
     def _explain(self, at: int) -> Show:
         is_query = self._comes("SELECT")
@@ -576,13 +576,13 @@ class Parser:
             return struct()
         if base in ("ARRAY", "MAP", "STRUCT") and self._word("<"):
             return self._closed(self._generic(base, token.at))
-        found = NAMED.get(base) or self._types.get(token.identifier.upper())
-        if found is None:
+        type_ = NAMED.get(base) or self._types.get(token.identifier.upper())
+        if type_ is None:
             known = (*NAMED, "DECIMAL", "ARRAY", "MAP", "STRUCT", *self._types)
             self._text.fail(f"unknown type {token.text}{nearest(token.text, known)}", token.at)
         if base in ("VARCHAR", "STRING") and self._comes("("):
             self._bracketed(lambda: self._word("STRING") or self._integer())
-        return found
+        return type_
 
     def _generic(self, base: str, at: int) -> SqlType:
         if base == "ARRAY":
@@ -685,8 +685,8 @@ class Parser:
             self._refuse("OVER", at=over.at)
         words = tuple(self._words[start : self.place])
         clauses = window, where, group_by, partition_by, having, emit, limit, ranking
-        found = SelectQuery(words, items, source, joins, *clauses, at=at)
-        return found if source.window is None else self._of_window_function(found)
+        query = SelectQuery(words, items, source, joins, *clauses, at=at)
+        return query if source.window is None else self._of_window_function(query)
 
     def _ranking(self, items: Sequence[Item]) -> Ranking:
         """Take the condition of ``QUALIFY``: the rank, or the alias of an item that is it, and a number."""
@@ -772,16 +772,16 @@ class Parser:
         if self._comes("("):
             self._refuse("(")
         if self._word("TABLE"):
-            found: From = self._bracketed(self._from)
-            return attrs.evolve(found, alias=self._alias(found.name))
+            source: From = self._bracketed(self._from)
+            return attrs.evolve(source, alias=self._alias(source.name))
         name = self._identifier("the name of a stream or table")
         if self._word("MATCH_RECOGNIZE"):
-            found = self._bracketed(lambda: self._match(name, at))
+            source = self._bracketed(lambda: self._match(name, at))
         elif not self._comes("("):
             return From(name, self._alias(name), at=at)
         else:
-            found = self._bracketed(lambda: self._arguments(name, at))
-        return attrs.evolve(found, alias=self._alias(found.alias))
+            source = self._bracketed(lambda: self._arguments(name, at))
+        return attrs.evolve(source, alias=self._alias(source.alias))
 
     def _alias(self, name: str) -> str:
         """Return the alias that follows, by default the name."""
@@ -874,10 +874,10 @@ class Parser:
             return self._duration(least=1)
         at = self._token.at
         count, _, unit = (self._string() if self._token.kind == "text" else str(self._integer())).strip().partition(" ")
-        found = duration_ms(count, unit or self._take().text)
-        if found is None or not 1 <= found <= _LONGEST:
+        milliseconds = duration_ms(count, unit or self._take().text)
+        if milliseconds is None or not 1 <= milliseconds <= _LONGEST:
             self._text.fail("an interval is INTERVAL '10' MINUTE, of a millisecond or more", at)
-        return found
+        return milliseconds
 
     def _windows(self, start: int, kind: str, size: int, advance: int, *more: int | None, at: int) -> WindowClause:
         if advance > size:

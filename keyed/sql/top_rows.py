@@ -60,18 +60,18 @@ class TopRows(VectorizedFunction):
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         came = table.append_column(_TIME, table.column(TIMESTAMP_COLUMN)).select(self._held)
-        gone = came.slice(0, 0)
+        removed = came.slice(0, 0)
         if self._is_of_table:
             is_gone = pc.less(table.column(CHANGE), 0)
-            gone, came = came.filter(is_gone), came.filter(pc.invert(is_gone))
-            self.members.delete(gone)
+            removed, came = came.filter(is_gone), came.filter(pc.invert(is_gone))
+            self.members.delete(removed)
             self.members.upsert(came)
         partitions = distinct(table, self._group)
         places = np.repeat(np.arange(partitions.num_rows), self._count)
         ranks = pa.array(np.tile(np.arange(1, self._count + 1), partitions.num_rows))
         asked = partitions.take(pa.array(places, pa.int64()))
         first = self.first.lookup(asked.append_column(self._name, ranks))
-        left = _are_among(first, gone, self._identity) if gone.num_rows else np.zeros(first.num_rows, dtype=bool)
+        left = _are_among(first, removed, self._identity) if removed.num_rows else np.zeros(first.num_rows, dtype=bool)
         kept = first.filter(pa.array(~left))
         was = integers(kept.column(self._name))
         both = [kept.select(self._held), came]

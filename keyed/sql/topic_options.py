@@ -44,8 +44,8 @@ Rule = tuple[Callable[[Any], Any], str]
 
 
 def _number(least: int, most: int) -> Rule:
-    def read(given: Any) -> int | None:
-        number = int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else given
+    def read(value: Any) -> int | None:
+        number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
         is_number = isinstance(number, int) and not isinstance(number, bool)
         return number if is_number and least <= number <= most else None
 
@@ -53,16 +53,16 @@ def _number(least: int, most: int) -> Rule:
 
 
 def _choice(*choices: str) -> Callable[[Any], str | None]:
-    return lambda given: next((each for each in choices if each.upper() == str(given).upper().replace(" ", "")), None)
+    return lambda value: next((each for each in choices if each.upper() == str(value).upper().replace(" ", "")), None)
 
 
-def _character(given: Any) -> str | None:
-    found = {"TAB": "\t", "SPACE": " "}.get(str(given).upper(), given)
-    return found if isinstance(found, str) and len(found) == 1 else None
+def _character(value: Any) -> str | None:
+    character = {"TAB": "\t", "SPACE": " "}.get(str(value).upper(), value)
+    return character if isinstance(character, str) and len(character) == 1 else None
 
 
-def _time(given: Any) -> int | None:
-    count, _, unit = str(given).strip().partition(" ")
+def _time(value: Any) -> int | None:
+    count, _, unit = str(value).strip().partition(" ")
     return duration_ms(count, unit) or None
 
 
@@ -89,7 +89,7 @@ def check_options(text: Text, options: WithOptions) -> None:
     """
     for name in options.keys() & RULES.keys():
         read, rule = RULES[name]
-        found = read(options[name])
-        if found is None:
+        value = read(options[name])
+        if value is None:
             text.fail(f"{name}={shown(options[name])} {rule}", options.places[name])
-        options[name] = found
+        options[name] = value
