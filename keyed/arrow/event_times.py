@@ -21,19 +21,27 @@ def event_times(column: Any, name: str) -> Any:
     rule = "give timestamps, or integers in milliseconds since the epoch"
     try:
         if pa.types.is_timestamp(array.type):
-            # Floor, as Spark's unix_millis does, also before the epoch.
-            units = array.view(pa.int64())
-            per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
-            if per_ms <= 1:
-                return units if per_ms else pc.multiply_checked(units, 1000)
-            floored = np.floor_divide(units.fill_null(0).to_numpy(), per_ms)
-            return pa.array(floored, mask=units.is_null().to_numpy(zero_copy_only=False) if units.null_count else None)
+            return whole_milliseconds(array)
         if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
             # pandas makes an integer column with gaps one of floats.
             return array.cast(pa.int64())
     except pa.ArrowException as error:
         raise DefinitionError(f"timestamp column {name!r} holds no times in range ({error}); {rule}") from error
     raise DefinitionError(f"timestamp column {name!r} has type {array.type}; {rule}")
+
+
+def whole_milliseconds(array: Any) -> Any:
+    """Return timestamps as int64 milliseconds, rounded down as by Spark's unix_millis, also before the epoch.
+
+    Raises:
+        ArrowInvalid: One has more milliseconds than an int64 holds.
+    """
+    units = array.view(pa.int64())
+    per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
+    if per_ms <= 1:
+        return units if per_ms else pc.multiply_checked(units, 1000)
+    floored = np.floor_divide(units.fill_null(0).to_numpy(), per_ms)
+    return pa.array(floored, mask=units.is_null().to_numpy(zero_copy_only=False) if units.null_count else None)
 
 
 def time_order(times: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.compute
 
+from keyed.arrow.event_times import whole_milliseconds
 from keyed.formats.json_writer import as_json
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.rows import fields_of
@@ -152,31 +153,17 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
             case "TIME" if kinds.is_time(source):
                 return cast("pa.Array[Any]", pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000))
             case "TIMESTAMP" if kinds.is_timestamp(source):
-                return _milliseconds(values)
+                numbers: Any = pc.multiply_checked(whole_milliseconds(values), 1000)
+                return cast("pa.Array[Any]", numbers.cast(pa.timestamp("us")))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
     return None
 
 
-def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
-    unit = values.type.unit
-    numbers = values.cast(pa.int64())
-    per = {"us": 1000, "ns": 1_000_000}.get(unit)
-    if per is not None:
-        # Arrow divides towards zero, and this rounds down.
-        quotient = pc.divide(numbers, per)
-        is_below = pc.and_(pc.less(numbers, 0), pc.not_equal(pc.multiply(quotient, per), numbers))
-        numbers = pc.subtract(quotient, is_below.cast(pa.int64()))
-    elif unit == "s":
-        numbers = pc.multiply_checked(numbers, 1000)
-    times: pa.Array[Any] = pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
-    return times
-
-
 def _values(values: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
-        cells: list[Any] = pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
+        cells: list[Any] = whole_milliseconds(values).to_pylist()
         return cells
     try:
         return values.to_pylist()
@@ -422,25 +409,6 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
 def as_times(values: Any, type_: SqlType) -> Any:
     """Return a column with its milliseconds of a day as times."""
     return values.cast(type_.arrow_with(TIME=pa.int32())).cast(type_.arrow_with(TIME=pa.time32("ms")))
-
-
-def shown_values(values: Any, type_: SqlType) -> list[Any]:
-    """Return a column as the values that Python has for them: maps are dictionaries."""
-    cells: list[Any] = (as_times(values, type_) if type_.has("TIME") else values).to_pylist()
-    return [_with_dicts(each, type_) for each in cells] if type_.has("MAP") else cells
-
-
-def _with_dicts(value: Any, type_: SqlType) -> Any:
-    if value is None:
-        return None
-    match type_.base:
-        case "ARRAY":
-            return [_with_dicts(each, type_.element) for each in value]
-        case "MAP":
-            return {key: _with_dicts(each, type_.element) for key, each in value}
-        case "STRUCT":
-            return {name: _with_dicts(value[name], each) for name, each in type_.fields}
-    return value
 
 
 def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False) -> list[Any]:
