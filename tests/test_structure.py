@@ -31,7 +31,7 @@ ROOMS = (
 #: What a room does without, although it is below.
 APART = {
     "arrow": {"content"},
-    "formats": {"arrow", "content"},
+    "formats": {"content"},
     "kafka": {"arrow", "codec", "content"},
     "changelog": {"arrow", "formats"},
     "topics": {"changelog"},

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.compute
 
+from keyed.arrow import read
 from keyed.arrow.event_times import whole_milliseconds
 from keyed.formats.json_writer import as_json
 from keyed.formats.sql_types import BadValue, SqlType
@@ -409,6 +410,11 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
 def as_times(values: Any, type_: SqlType) -> Any:
     """Return a column with its milliseconds of a day as times."""
     return values.cast(type_.arrow_with(TIME=pa.int32())).cast(type_.arrow_with(TIME=pa.time32("ms")))
+
+
+def shown_values(values: Any, type_: SqlType) -> list[Any]:
+    """Return a column as the values that Python has for them: maps are dictionaries."""
+    return read.plain_values(as_times(values, type_) if type_.has("TIME") else values)
 
 
 def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False) -> list[Any]:

@@ -10,14 +10,13 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from keyed.arrow.read import plain_values
 from keyed.base.shown import nearest
 from keyed.expressions.engine import Columns, SqlStep
 from keyed.expressions.parameters import Given, bound
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
-from keyed.formats.typed_columns import as_times, column
+from keyed.formats.typed_columns import column, shown_values
 from keyed.rows import members_of
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.planner import Planner
@@ -83,8 +82,7 @@ class RowQuery:
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 result = result.set_column(number, field.name, result.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = result.column(_PLACE).to_pylist()
-        columns = [(result.column(name), type_) for name, _, type_ in self._step.columns]
-        cells = [plain_values(as_times(each, type_) if type_.has("TIME") else each) for each, type_ in columns]
+        cells = [shown_values(result.column(name), type_) for name, _, type_ in self._step.columns]
         for place, *row in zip(places, *cells, strict=True):
             rows[place] = dict(zip(self.columns, row, strict=True))
         return rows, [reason for _, reason in bad]
