@@ -139,14 +139,10 @@ def test_flink_arrives_at_the_same_table(kafka, tmp_path, name, form):
         for table, copy in copies.items():
             caught_up(copy, tables, last_batch(job))
             rows = [json.loads(row) for row in expected(tables, table, key_of(tables, table)).values()]
-            schema = tables[table].dataset().schema
-            units = {column: getattr(schema.field(column).type, "unit", "") for column in types[table]}
-            wanted += [
-                "|".join(
-                    (table, *(as_text(row[column], type_, units[column]) for column, type_ in types[table].items()))
-                )
-                for row in rows
-            ]
+            units = {each.name: getattr(each.type, "unit", "") for each in tables[table].dataset().schema}
+            for row in rows:
+                texts = (as_text(row[column], type_, units.get(column, "")) for column, type_ in types[table].items())
+                wanted.append("|".join((table, *texts)))
             copy.close()
         given["query"] = " UNION ALL ".join(parts)
         done = subprocess.run(
