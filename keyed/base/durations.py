@@ -102,12 +102,12 @@ def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.
     """
     milliseconds = keywords.get("milliseconds", 0)
-    whole = milliseconds if isinstance(milliseconds, int) else 0
-    keywords["milliseconds"] = milliseconds - whole
+    whole_ms = milliseconds if isinstance(milliseconds, int) else 0
+    keywords["milliseconds"] = milliseconds - whole_ms
     try:
         parts = timedelta(**keywords)
         # Alone, milliseconds may be more than a timedelta holds.
-        units: Duration = parts + timedelta(milliseconds=whole) if parts else whole
+        units: Duration = parts + timedelta(milliseconds=whole_ms) if parts else whole_ms
     except (OverflowError, ValueError) as error:
         raise DefinitionError(f"{parameter}: a unit is out of range ({error}); give int milliseconds") from error
     except TypeError as error:

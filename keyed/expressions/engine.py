@@ -49,13 +49,13 @@ class EngineConnections(threading.local):
     """The connections of a thread: made at their first use, and again after a fork."""
 
     def __init__(self) -> None:
-        self._made: dict[bool, duckdb.DuckDBPyConnection] = {}
+        self._cursors: dict[bool, duckdb.DuckDBPyConnection] = {}
 
     def get(self, *, tries: bool = False) -> duckdb.DuckDBPyConnection:
         """Return the connection for steps, or the one for steps with ``TRY``."""
-        if tries not in self._made:
-            self._made[tries] = _database(tries=tries).cursor()
-        return self._made[tries]
+        if tries not in self._cursors:
+            self._cursors[tries] = _database(tries=tries).cursor()
+        return self._cursors[tries]
 
 
 _connections = EngineConnections()
@@ -97,41 +97,41 @@ def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
     settings: dict[str, Any] = {**SETTINGS, "memory_limit": limit}
     locked = settings.pop("lock_configuration")
     try:
-        found = duckdb.connect(config=settings)
+        database = duckdb.connect(config=settings)
     except duckdb.Error as error:
         raise DefinitionError(f"{no_size}: {error}") from error
     for head, body in MACROS.items():
-        found.execute(f"CREATE MACRO {head} AS {body}")
+        database.execute(f"CREATE MACRO {head} AS {body}")
     for name, forms in LIMITED.items():
-        found.execute(f"CREATE MACRO {name} {forms}")
-    found.execute("SET TimeZone = 'UTC'")
-    found.execute("SET preserve_insertion_order = true")
+        database.execute(f"CREATE MACRO {name} {forms}")
+    database.execute("SET TimeZone = 'UTC'")
+    database.execute("SET preserve_insertion_order = true")
     if tries:
         # With it TRY raises if a subexpression occurs twice.
-        found.execute("SET disabled_optimizers = 'common_subexpressions'")
-    found.execute(f"SET lock_configuration = {locked}")
-    return found
+        database.execute("SET disabled_optimizers = 'common_subexpressions'")
+    database.execute(f"SET lock_configuration = {locked}")
+    return database
 
 
 @cache
 def _refused() -> Mapping[str, str]:
     """Return the names of functions that a script may not call, with the reasons."""
-    found = dict.fromkeys(_SESSION, "its value depends on the session")
+    reasons = dict.fromkeys(_SESSION, "its value depends on the session")
     rows = _database().cursor().sql("SELECT function_name, function_type, stability FROM duckdb_functions()").fetchall()
     scalars = {name for name, kind, _ in rows if kind in ("scalar", "macro")}
     no_aggregate = "scripts have no such aggregate; write one that they have, or register a Python one"
     aggregates = {name for name, kind, _ in rows if kind == "aggregate"} - scalars
-    found |= dict.fromkeys(aggregates, no_aggregate)
+    reasons |= dict.fromkeys(aggregates, no_aggregate)
     for name, kind, stability in rows:
         if name in aggregates:
             continue
         if kind in ("table", "pragma", "table_macro") and name not in scalars and name != "unnest":
-            found[name] = "it reads what is not a row"
+            reasons[name] = "it reads what is not a row"
         elif stability == "VOLATILE" and name != "error":
-            found[name] = "its value differs from call to call, and a batch may run again"
+            reasons[name] = "its value differs from call to call, and a batch may run again"
         elif stability == "CONSISTENT_WITHIN_QUERY":
-            found[name] = "its value differs from batch to batch, and a batch may run again"
-    return found
+            reasons[name] = "its value differs from batch to batch, and a batch may run again"
+    return reasons
 
 
 @cache
@@ -287,13 +287,13 @@ def bind(text: Text, columns: Columns, words: Sequence[SqlToken], values: Mappin
         _fail(text, words, columns, str(error))
     finally:
         connection.unregister("batch")
-    found = of_duckdb(kind)
-    if found is None:
+    type_ = of_duckdb(kind)
+    if type_ is None:
         name = str(kind.id)
         if "null" in name.lower():
             text.fail("the column is NULL without a type; write CAST(NULL AS type)", at)
         text.fail(f"a column has no type {kind}; write CAST(... AS {_CAST.get(name, 'STRING')})", at)
-    return found
+    return type_
 
 
 def parsed(expression: str) -> Any:
@@ -337,8 +337,8 @@ def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -
         places = (each.at for each in words if word and word.lower() in (each.text.lower(), each.identifier.lower()))
         return next(places, words[0].at)
 
-    found = _NAMED.search(message)
-    name = found.group(1) if found else ""
+    named = _NAMED.search(message)
+    name = named.group(1) if named else ""
     at = place_of(name)
     if "Max expression depth" in message:
         text.fail("the expression is nested deeper than 1000; write a CREATE STREAM ... AS SELECT for a part of it", at)
@@ -401,9 +401,9 @@ class SqlStep:
             if table.num_rows == 1:
                 return self._empty(table), [(0, _reason(error))]
             if not self.explodes:
-                found = self._tried(table)
-                if found is not None:
-                    return found
+                tried = self._tried(table)
+                if tried is not None:
+                    return tried
         middle = table.num_rows // 2
 
         first, bad = self.run(table.slice(0, middle))
@@ -418,8 +418,8 @@ class SqlStep:
         try:
             words = set(re.findall(r"\$(\w+)", query))
             used = {name: value for name, value in self.values.items() if name in words}
-            found: pa.Table = connection.sql(query, params=used or None).to_arrow_table()
-            return found
+            result: pa.Table = connection.sql(query, params=used or None).to_arrow_table()
+            return result
         finally:
             connection.unregister("batch")
 
@@ -439,19 +439,19 @@ class SqlStep:
             row = f"CASE WHEN {self.where} THEN {row} ELSE ROW(false, {nothing}) END"
         try:
             query = f"SELECT TRY({row}) AS cells FROM batch"  # noqa: S608 - checked
-            found: Any = self._query(table, query, tries=True).column(0).combine_chunks()
+            rows_cells: Any = self._query(table, query, tries=True).column(0).combine_chunks()
         except (duckdb.Error, RuntimeError):
             return None
-        if isinstance(found, pa.ChunkedArray):
-            found = found.chunk(0)
-        failed = found.is_null()
-        passed = pc.and_(found.is_valid(), pc.fill_null(pc.struct_field(found, 0), False))
-        columns = [pc.struct_field(found, place + 1) for place in range(len(self.columns))]
+        if isinstance(rows_cells, pa.ChunkedArray):
+            rows_cells = rows_cells.chunk(0)
+        failed = rows_cells.is_null()
+        passed = pc.and_(rows_cells.is_valid(), pc.fill_null(pc.struct_field(rows_cells, 0), False))
+        columns = [pc.struct_field(rows_cells, place + 1) for place in range(len(self.columns))]
         columns += [table.column(name) for name in self.kept]
-        whole = pa.table(columns, names=[*(name for name, _, _ in self.columns), *self.kept])
+        rows = pa.table(columns, names=[*(name for name, _, _ in self.columns), *self.kept])
         places: list[Any] = pc.indices_nonzero(failed).to_pylist()
         bad = [(place, self._why(table.slice(place, 1))) for place in places]
-        return self._typed(whole.filter(passed), table), bad
+        return self._typed(rows.filter(passed), table), bad
 
     def _why(self, row: pa.Table) -> str:
         """Return the reason of a bad row."""
@@ -463,16 +463,16 @@ class SqlStep:
             return _reason(error)
         return "an expression fails"
 
-    def _typed(self, found: pa.Table, table: pa.Table) -> pa.Table:
+    def _typed(self, result: pa.Table, table: pa.Table) -> pa.Table:
         """Return a result with the columns' types."""
         columns = []
         for place, (name, _, type_) in enumerate(self.columns):
-            cells, bad = column(found.column(place).combine_chunks(), type_)
+            cells, bad = column(result.column(place).combine_chunks(), type_)
             if bad:
                 raise RuntimeError(f"{name}: {next(iter(bad.values()))}")
             columns.append(cells)
         names = [name for name, _, _ in self.columns]
-        kept = [found.column(len(names) + place) for place in range(len(self.kept))]
+        kept = [result.column(len(names) + place) for place in range(len(self.kept))]
         types = [table.schema.field(name).type for name in self.kept]
         kept = [each if each.type == type_ else each.cast(type_) for each, type_ in zip(kept, types, strict=True)]
         return pa.table([*columns, *kept], names=[*names, *self.kept])
@@ -504,5 +504,5 @@ def _is_sliced(cells: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    said = re.sub(r"^\w+(?: \w+)* Error: ", "", str(error).partition("\n")[0])
-    return re.sub(r" Use TRY\(.*", " TRY(...) would make it null.", said)[:200]
+    reason = re.sub(r"^\w+(?: \w+)* Error: ", "", str(error).partition("\n")[0])
+    return re.sub(r" Use TRY\(.*", " TRY(...) would make it null.", reason)[:200]

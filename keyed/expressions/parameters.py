@@ -25,24 +25,24 @@ class BoundParameter(SqlToken):
     value: Any = None
 
 
-def bound(text: Text, words: Sequence[SqlToken], given: Given | None) -> tuple[list[SqlToken], dict[str, Any]]:
+def bound(text: Text, words: Sequence[SqlToken], parameters: Given | None) -> tuple[list[SqlToken], dict[str, Any]]:
     """Return the words of a text with the values of its parameters, and these by the names that DuckDB has of them.
 
     Args:
         text: The text.
         words: Its words.
-        given: The values.
+        parameters: The values.
 
     Raises:
         DefinitionError: They are neither a list nor a dictionary, a value has no SQL type, or is of no parameter.
         SqlError: A parameter has no value.
     """
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence | Mapping | None):
-        raise DefinitionError(f"parameters={shown(given)} must be a list for ?, or a dictionary for $name")
-    is_named = isinstance(given, Mapping)
-    named: dict[Any, Any] = dict(given.items() if isinstance(given, Mapping) else enumerate(given or ()))
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
+        raise DefinitionError(f"parameters={shown(parameters)} must be a list for ?, or a dictionary for $name")
+    is_named = isinstance(parameters, Mapping)
+    named: dict[Any, Any] = dict(parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters or ()))
     values = {f"p_{name}": _checked(name, value) for name, value in named.items()}
-    made: list[SqlToken] = []
+    bound_words: list[SqlToken] = []
     used: set[Any] = set()
     marks = 0
     quantified = -1
@@ -51,7 +51,7 @@ def bound(text: Text, words: Sequence[SqlToken], given: Given | None) -> tuple[l
             quantified = words[closing(words, place + 1)].at
         if token.kind != "parameter" or (token.text == "?" and token.at < quantified):
             # In PATTERN (A? B) it is a quantifier.
-            made.append(token if token.kind != "parameter" else attrs.evolve(token, kind="sign"))
+            bound_words.append(token if token.kind != "parameter" else attrs.evolve(token, kind="sign"))
             continue
         name: Any = token.text[1:] if token.text != "?" else marks
         marks += token.text == "?"
@@ -59,12 +59,12 @@ def bound(text: Text, words: Sequence[SqlToken], given: Given | None) -> tuple[l
             known = nearest(str(name), map(str, named)) if is_named else ""
             text.fail(f"parameters= has no value for {token.text}{known}", token.at)
         used.add(name)
-        made.append(BoundParameter("parameter", f"$p_{name}", token.at, token.end, values[f"p_{name}"]))
+        bound_words.append(BoundParameter("parameter", f"$p_{name}", token.at, token.end, values[f"p_{name}"]))
     unused = [name for name in named if name not in used]
     if unused:
         what = f"${unused[0]}" if is_named else f"the ? number {int(unused[0]) + 1}"
         raise DefinitionError(f"parameters= has a value for {what}, which the text does not have")
-    return made, values
+    return bound_words, values
 
 
 def _checked(name: Any, value: Any) -> Any:

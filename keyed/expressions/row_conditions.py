@@ -36,17 +36,17 @@ class RowConditions:
         cells: dict[str, Any] = {"#row": pa.repeat(True, table.num_rows)}
         cells |= {name: table.column(name).cast(type_.arrow_with(TIME=pa.time64("us"))) for name, type_ in self.columns}
         rows = pa.table(cells)
-        found, bad = _step(self.expressions).run(rows)
+        results, bad = _step(self.expressions).run(rows)
         if not bad:
             failed = np.zeros(table.num_rows, dtype=bool)
-            return [(_mask(column), failed) for column in found.columns]
+            return [(_mask(column), failed) for column in results.columns]
         masks = []
         for expression in self.expressions:
-            found, bad = _step([expression]).run(rows)
+            results, bad = _step([expression]).run(rows)
             failed = np.zeros(table.num_rows, dtype=bool)
             failed[[place for place, _ in bad]] = True
             holds = np.zeros(table.num_rows, dtype=bool)
-            holds[~failed] = _mask(found.column(0))
+            holds[~failed] = _mask(results.column(0))
             masks.append((holds, failed))
         return masks
 

@@ -94,7 +94,7 @@ def tokens(text: Text) -> list[SqlToken]:
     Raises:
         SqlError: A character is none of SQL, a quote is not closed, or brackets do not match.
     """
-    found: list[SqlToken] = []
+    words: list[SqlToken] = []
     script, at = text.text, 0
     while at < len(script):
         match = _PATTERN.match(script, at)
@@ -110,16 +110,16 @@ def tokens(text: Text) -> list[SqlToken]:
                 shown = '"' + shown[1:-1].replace("``", "`").replace('"', '""') + '"'
             if kind == "word" and shown[0].isdigit():
                 text.fail(f"a name that starts with a digit is written in quotes: `{shown}`", at)
-            found.append(SqlToken(kind, shown, at, match.end()))
+            words.append(SqlToken(kind, shown, at, match.end()))
         at = match.end()
-    found.append(SqlToken("end", "", len(script), len(script)))
-    _check_brackets(text, found)
-    return found
+    words.append(SqlToken("end", "", len(script), len(script)))
+    _check_brackets(text, words)
+    return words
 
 
-def _check_brackets(text: Text, found: Sequence[SqlToken]) -> None:
+def _check_brackets(text: Text, words: Sequence[SqlToken]) -> None:
     opened: list[SqlToken] = []
-    for token in found:
+    for token in words:
         if token.upper in _OPEN:
             opened.append(token)
             if len(opened) > _DEPTH:
@@ -155,15 +155,15 @@ def closing(part: Sequence[SqlToken], start: int) -> int:
 
 def split(part: Sequence[SqlToken], separator: str = ",") -> list[list[SqlToken]]:
     """Return the parts between separators that are in no brackets; none of nothing."""
-    found: list[list[SqlToken]] = [[]]
+    parts: list[list[SqlToken]] = [[]]
     depth = 0
     for token in part:
         depth += (token.upper in _OPEN) - (token.upper in _CLOSE)
         if depth == 0 and token.upper == separator:
-            found.append([])
+            parts.append([])
         else:
-            found[-1].append(token)
-    return found if part else []
+            parts[-1].append(token)
+    return parts if part else []
 
 
 def bare(part: Sequence[SqlToken]) -> Sequence[SqlToken]:

@@ -206,7 +206,7 @@ class ProtobufMessage:
 
         self._where = where
         self._nullable = nullable
-        self._made = 1
+        self._message_count = 1
         self._imports: dict[str, ImportedMessage] = {}
         file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3")
         self._fill(file.message_type.add(name=f"{_MESSAGE}1"), columns)
@@ -262,8 +262,8 @@ class ProtobufMessage:
             return
         field.type = 11
         if type_.base == "STRUCT":
-            self._made += 1
-            nested = message.nested_type.add(name=f"{_MESSAGE}{self._made}")
+            self._message_count += 1
+            nested = message.nested_type.add(name=f"{_MESSAGE}{self._message_count}")
             self._fill(nested, type_.fields)
             field.type_name = nested.name
         elif type_.base in _PROTOBUF_MESSAGES:

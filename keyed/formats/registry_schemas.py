@@ -83,7 +83,7 @@ class RegistrySchemas:
                 raise DefinitionError(
                     f"schemas={{{topic!r}: ...}}: unknown part {unknown[0]!r}{nearest(unknown[0], _PARTS)}"
                 )
-        self._given = dict(schemas or {})
+        self._schemas = dict(schemas or {})
 
     def check_topics(self, topics: Iterable[str]) -> None:
         """Check that the script has all topics.
@@ -91,7 +91,7 @@ class RegistrySchemas:
         Raises:
             DefinitionError: It does not have one.
         """
-        for topic in self._given:
+        for topic in self._schemas:
             if topic not in topics:
                 raise DefinitionError(
                     f"schemas={{{topic!r}: ...}}: no statement names that topic{nearest(topic, topics)}"
@@ -99,7 +99,7 @@ class RegistrySchemas:
 
     def has(self, topic: str, part: str) -> bool:
         """Return whether a topic has a schema of its keys or values."""
-        return self._given.get(topic, {}).get(part) is not None
+        return self._schemas.get(topic, {}).get(part) is not None
 
     def type(self, topic: str, part: str, format_: str, name: str | None) -> SqlType:
         """Return the SQL type of the keys or values of a topic.
@@ -113,7 +113,7 @@ class RegistrySchemas:
         Raises:
             DefinitionError: The schema cannot be read.
         """
-        schema, references = self._given[topic][part], self._given[topic].get("references") or ()
+        schema, references = self._schemas[topic][part], self._schemas[topic].get("references") or ()
         references = [references] if isinstance(references, str) else references
         try:
             if format_ == "AVRO":
@@ -233,12 +233,12 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 def _protobuf(schema: Any, references: Sequence[str], name: str | None) -> SqlType:
     text = schema.decode() if isinstance(schema, bytes) else schema
     main = _Messages(text)
-    if not main.found:
+    if not main.messages:
         raise ValueError("there is no message")
-    known = dict(main.found)
+    known = dict(main.messages)
     for each in references:
-        known |= _Messages(each).found
-    message = next(iter(main.found)) if name is None else name
+        known |= _Messages(each).messages
+    message = next(iter(main.messages)) if name is None else name
     return _message_type(_resolved(message, "", known, main.package), known, ())
 
 
@@ -249,7 +249,7 @@ class _Messages:
         self._tokens = _TOKEN.findall(_COMMENT.sub(" ", text))
         self._next = 0
         self.package = ""
-        self.found: dict[str, Any] = {}
+        self.messages: dict[str, Any] = {}
         while self._next < len(self._tokens):
             match self._take():
                 case "package":
@@ -277,14 +277,14 @@ class _Messages:
                 return
 
     def _enum(self, outer: str) -> None:
-        self.found[outer + self._take()] = STRING
+        self.messages[outer + self._take()] = STRING
         self._skip()
 
     def _message(self, outer: str) -> None:
         name = outer + self._take()
         fields: list[Any] = []
         # The place of a message is that of its beginning: the first one is the default.
-        self.found[name] = fields
+        self.messages[name] = fields
         self._expect("{")
         self._fields(name, fields)
 

@@ -154,7 +154,7 @@ class PushQuery(Iterator[PushedRow]):
         Returns:
             The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
         """
-        return self._taken(timeout, None)
+        return self._take(timeout, None)
 
     def __next__(self) -> PushedRow:
         """Return the next row, and wait for it.
@@ -162,11 +162,11 @@ class PushQuery(Iterator[PushedRow]):
         Raises:
             StopIteration: ``LIMIT`` is reached.
         """
-        for row in self._taken(None, 1):
+        for row in self._take(None, 1):
             return row
         raise StopIteration
 
-    def _taken(self, timeout: float | None, most: int | None) -> list[PushedRow]:
+    def _take(self, timeout: float | None, most: int | None) -> list[PushedRow]:
         """Take rows, of ``LIMIT`` and at most so many; wait for some, unless ``LIMIT`` is reached."""
         while not self._waiting and not self.is_done and (changes := self._subscription.take(timeout)):
             self._waiting.extend(self._pushed(changes))

@@ -32,7 +32,7 @@ class _Head:
 
     Args:
         number: The number of the input.
-        given: The input.
+        script_input: The input.
 
     Attributes:
         places: Where each row stands among those of all inputs.
@@ -40,11 +40,11 @@ class _Head:
         may_grow: True if rows that come later may have this place.
     """
 
-    def __init__(self, number: int, given: ScriptInput) -> None:
+    def __init__(self, number: int, script_input: ScriptInput) -> None:
         self.number = number
-        self.name = given.source.name
-        self.given = given
-        self.rows: Any = given.schema.empty_table()
+        self.name = script_input.source.name
+        self.script_input = script_input
+        self.rows: Any = script_input.schema.empty_table()
         self.places: Any = np.empty(0, dtype=np.int64)
         self.bound = 0
         self.may_grow = True
@@ -76,9 +76,9 @@ class _Head:
 class _GivenHead(_Head):
     """The rows of an input that is given again from its start."""
 
-    def __init__(self, number: int, given: ScriptInput, *, keeps: bool) -> None:
-        super().__init__(number, given)
-        self._tables = given.tables()
+    def __init__(self, number: int, script_input: ScriptInput, *, keeps: bool) -> None:
+        super().__init__(number, script_input)
+        self._tables = script_input.tables()
         self._keeps = keeps
         self._read = 0
         self._first = self._last = self.rows
@@ -129,13 +129,13 @@ class _LiveHead(_Head):
 
     Args:
         number: The number of the input.
-        given: The input.
+        script_input: The input.
         place: The topic and the partition.
         offset: The offset at which it begins.
     """
 
-    def __init__(self, number: int, given: ScriptInput, place: Place, offset: int) -> None:
-        super().__init__(number, given)
+    def __init__(self, number: int, script_input: ScriptInput, place: Place, offset: int) -> None:
+        super().__init__(number, script_input)
         self.place = place
         #: The offset after each row.
         self._offsets: Any = np.empty(0, dtype=np.int64)
@@ -146,7 +146,7 @@ class _LiveHead(_Head):
         messages = [each for each in messages if each.offset() >= self._end]
         self._end = max(self._end, end)
         if messages:
-            self._add(self.given.of_messages(messages))
+            self._add(self.script_input.of_messages(messages))
             self._offsets = np.concatenate([self._offsets, [each.offset() + 1 for each in messages]])
         elif not len(self.places):
             self.offset = self._end
@@ -352,7 +352,7 @@ class ScriptRows:
         """Take the first of so many rows of each head, by place."""
         heads = [(each, count) for each, count in zip(self._heads, counts, strict=True) if count]
         if len(heads) == 1:
-            table = self._taken(heads)
+            table = self._take_rows(heads)
         else:
             own = np.array([count for _, count in heads])
             order = np.argsort(np.concatenate([each.places[:count] for each, count in heads]), kind="stable")
@@ -363,17 +363,17 @@ class ScriptRows:
             order -= (np.cumsum(left) - left)[owners]
             parts = zip((each for each, _ in heads), counted.tolist(), strict=True)
             # A head of which nothing is taken keeps its offset.
-            table = self._taken([(each, count) for each, count in parts if count]).take(order)
+            table = self._take_rows([(each, count) for each, count in parts if count]).take(order)
         reasons: Any = table.column(BAD)
         return self._with_highest(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))
 
-    def _taken(self, counts: Iterable[tuple[_Head, int]]) -> pa.Table:
+    def _take_rows(self, counts: Iterable[tuple[_Head, int]]) -> pa.Table:
         """Take so many of the first rows of heads, with the columns of all inputs."""
         parts = [self._nothing]
         for head, count in counts:
             rows = head.take(count)
             if rows.column(BAD).null_count < count:
-                head.given.without_bad(rows)
+                head.script_input.without_bad(rows)
             source: Any = pa.repeat(pa.scalar(head.number, pa.int32()), count)
             parts.append(rows.rename_columns(numbered(head.number, rows.column_names)).append_column(SOURCE, source))
         return pa.concat_tables(parts, promote_options="default")

@@ -159,8 +159,8 @@ def routed(
 def _read_all(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
     """Return all rows of an input."""
     if rows.table is not None:
-        whole: pa.Table = rows.table()
-        return whole
+        table: pa.Table = rows.table()
+        return table
     where = f"operator {spec.name!r}, elements of the source"
     tables = [_table(list(values), times, None, where) for keys, times, values, _ in rows.chunks() if keys]
     return pa.concat_tables(tables, promote_options="default") if tables else None

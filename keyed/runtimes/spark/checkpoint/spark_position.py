@@ -101,11 +101,11 @@ class PositionLog:
         sequences = self._sequences(batch)
         for operator, changelog in due.items():
             sequence = sequences[operator]
-            there = self._at(operator, changelog, sequence)
-            if there is not None and there.batch < position.batch:
+            logged = self._at(operator, changelog, sequence)
+            if logged is not None and logged.batch < position.batch:
                 # The key groups committed nothing in this batch: they got no rows, or their input has ended.
                 continue
-            if there == position:
+            if logged == position:
                 # Logged by an earlier run.
                 continue
             positions = [*self._earlier(operator, changelog, sequence), (sequence, position)]

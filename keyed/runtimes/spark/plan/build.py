@@ -104,19 +104,19 @@ class Route:
     steps: tuple[Transform, ...] = ()
     result: Schema | None = None
 
-    def frame(self, whole: DataFrame) -> DataFrame:
+    def frame(self, plan: DataFrame) -> DataFrame:
         """Return this output from the whole output of the plan."""
-        frame = self._plain(whole)
+        frame = self._plain(plan)
         if self.result is None:
             return frame
         transform = partial(_transform, self.steps, self.operator, self.result)
         return _map_in_arrow(frame, transform, self.result.ddl, self.archive)
 
-    def _plain(self, whole: DataFrame) -> DataFrame:
+    def _plain(self, plan: DataFrame) -> DataFrame:
         columns = [quoted(name) for name in self.schema.names]
         if self.chunks is None:
-            return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
-        notes = whole.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
+            return plan.where(f"{NOTE} IS NULL").selectExpr(*columns)
+        notes = plan.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
         return notes.mapInArrow(shipped(self.archive, partial(_unpack, self.schema)), self.schema.ddl)
 
 

@@ -362,10 +362,10 @@ class SparkQuery(Shown):
         """Log the error of a failed query, unless the program waits for it, and release its resources."""
         try:
             error = self.query.exception()
-        except Exception as gone:
-            if not is_gone(gone):
+        except Exception as lost:
+            if not is_gone(lost):
                 raise
-            self._lost(gone)
+            self._lost(lost)
             return
         if error is None and self.status is not Status.FAILED:
             return

@@ -159,31 +159,31 @@ class Writer:
                 writer.prepare(arrow_schema(schemas[number]))
         self._writers = writers
 
-    def write(self, whole: DataFrame, batch_id: int) -> None:
+    def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch."""
         if self.recorder is not None:
             # Tasks record rows as soon as any part of the batch is computed.
-            queries = self._queries(whole.sparkSession)
+            queries = self._queries(frame.sparkSession)
             self.recorder.claim(Owner(queries, self.first_batch + batch_id, batch_id))
             self.recorder.begin(batch_id)
         # Each action would run the stateful operators again, so a batch that is read more than once is cached.
         restores = self.restores and batch_id == 0
         kept = restores or len(self.sinks) > 1 or self.sinks[0].rereads
         if kept:
-            whole = whole.persist()
+            frame = frame.persist()
         try:
             if restores:
                 # It may fail because the changelog was compacted, and begin with a later batch at the next attempt. The
                 # files of the earlier query up to that batch must still exist then.
-                whole.count()
+                frame.count()
             if not self._writers:
-                self.claim(whole.sparkSession, batch_id)
+                self.claim(frame.sparkSession, batch_id)
             for call in self.before:
                 call(batch_id)
             written, batch_id = batch_id, batch_id + self.first_batch
             for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
                 self.place = f", batch {batch_id} for {_shown(sink)},"
-                batch = FrameBatch(route.frame(whole))
+                batch = FrameBatch(route.frame(frame))
                 with closing(self._writers[number]) as writer:
                     records = writer.pack(batch)
                     writer.write(batch if records is None else records, batch_id)
@@ -192,7 +192,7 @@ class Writer:
             raise
         finally:
             if kept:
-                whole.unpersist()
+                frame.unpersist()
         self.written = written
 
     def _queries(self, session: SparkSession) -> Sequence[str]:

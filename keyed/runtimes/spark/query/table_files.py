@@ -102,13 +102,13 @@ class TableFiles:
         lines = folder.offsets(min(folder.numbers("offsets"))) or []
         for table, _ in self._tables:
             path = f"{_FOLDER}/{table.state.name}"
-            there = {name for name in folder.names(path) if name.endswith(".parquet")}
+            present = {name for name in folder.names(path) if name.endswith(".parquet")}
             for number, (source, line) in enumerate(zip(report["sources"], lines, strict=False)):
                 batch = file_batch(line) if source["description"].endswith(f"/{path}/*.parquet]") else None
                 # A version is a batch of the source.
-                if batch and len(there) > 1:
+                if batch and len(present) > 1:
                     replaced = {entry["path"].rpartition("/")[2] for entry in logged(folder, number, 0, batch - 1)}
-                    for name in replaced & there:
+                    for name in replaced & present:
                         folder.delete(f"{path}/.{name}.crc")
                         folder.delete(f"{path}/{name}")
 

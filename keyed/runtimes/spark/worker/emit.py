@@ -98,8 +98,8 @@ class Emitter:
             OutputDefinitionError: A value does not fit its columns.
         """
         if isinstance(result.main, EmittedTables):
-            whole = self._concatenate(result.main)
-            for batch in () if whole is None else whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
+            table = self._concatenate(result.main)
+            for batch in () if table is None else table.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
                 yield self.row_frame(batch.columns)
         else:
             rows.take(result.main)
