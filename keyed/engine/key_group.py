@@ -129,7 +129,7 @@ class KeyGroup:
 
         Args:
             batch: Rows and marks.
-            clock: Microseconds, for the counter of busy time.
+            clock: Returns nanoseconds, for the counter of busy time.
 
         Raises:
             CheckpointError: The log belongs to another operator, parallelism, key or state schema, or is finished.
@@ -378,7 +378,7 @@ class KeyGroup:
             log.append(meta.last_row, record)
         meta.counters["log_bytes"] = meta.log_bytes
         meta.counters["log_rows"] = meta.last_row - meta.first_row + 1 if log.keeps else 0
-        meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
+        meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + (clock() - started) // 1000
         log.write_meta(encode_meta(meta))
         self._loaded = False
         position = position_of(meta.log_id, before) if not migrated else _position_of_migrated(meta)

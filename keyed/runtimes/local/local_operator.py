@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 from keyed.base.durations import MIN_TIMESTAMP
@@ -276,7 +276,7 @@ class LocalOperator:
                 initial=entries,
             )
             batch.chunks = self._collector.within(batch.chunks)
-            results.append(group.run(batch, _microseconds))
+            results.append(group.run(batch, perf_counter_ns))
         self.emitted = [result.main for result in results]
         merged = merge(results)
         self.metrics = merged.metrics
@@ -459,10 +459,6 @@ class LocalOperator:
     def close(self) -> None:
         """Close the function in each group, the local stores and the changelog."""
         self._closing.close()
-
-
-def _microseconds() -> int:
-    return time.perf_counter_ns() // 1000
 
 
 def merge(results: list[BatchResult]) -> BatchResult:

@@ -24,14 +24,12 @@ from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import has_lost_jvm, has_no_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import Job
-from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.runtimes.stop_signals import Stopped, noted_signals
 from keyed.tables.state_tables import StateTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
 #: Seconds for a query to stop after Ctrl-C or SIGTERM, with its last batch in its changelogs.
@@ -149,8 +147,6 @@ class SparkQuery(Shown):
         self._left = False
         #: The threads that wait for the end, which get the error of a query that fails.
         self._waiting: set[int] = set()
-        self._writer: Writer
-        self.query: StreamingQuery
         ended = None if kept is None else self._ended
         #: Spark's last report of a batch that the export of metrics has.
         self._exported_report: Mapping[str, Any] | None = None

@@ -6,11 +6,11 @@ a key group emits, so they stay in the worker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -223,7 +223,7 @@ def _work(
                 empty = work.loader(cut.sequence, {})
                 empty.write_log()
                 empty.write_meta()
-        return work.run(batch, _microseconds)
+        return work.run(batch, perf_counter_ns)
     finally:
         work.close()
 
@@ -233,7 +233,3 @@ def _meta(log: SparkGroupLog, group: int) -> GroupMeta | None:
     with suppress(CorruptionError):
         return log.meta(f"key group {group}")
     return None
-
-
-def _microseconds() -> int:
-    return time.perf_counter_ns() // 1000

@@ -25,7 +25,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
-from struct import Struct
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -43,7 +42,6 @@ STATE = b"keyed_state"
 #: The columns of packed rows. pandas does not accept names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 
-_LENGTH = Struct("<H")
 #: The compression of record batches. They are copied half a dozen times in the JVM, which costs more than compression.
 #: A message is compressed as a whole: compression of each of its buffers takes three times as long for few rows.
 _LZ4: Literal["lz4_raw"] = "lz4_raw"
@@ -305,7 +303,7 @@ def hash_column(stage: int, number: int) -> str:
 def chunk_prefix(output: str) -> bytes:
     """Return the prefix of the notes of an output's chunks."""
     name = output.encode()
-    return b"S" + _LENGTH.pack(len(name)) + name
+    return b"S" + len(name).to_bytes(2, "little") + name
 
 
 def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
@@ -315,8 +313,7 @@ def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
 
 def read_chunk(note: bytes) -> Any:
     """Return the Arrow table in the note of a chunk."""
-    (length,) = _LENGTH.unpack_from(note, 1)
-    return read_stream(pa.py_buffer(note).slice(3 + length))
+    return read_stream(pa.py_buffer(note).slice(3 + int.from_bytes(note[1:3], "little")))
 
 
 def read_stream(stream: pa.Buffer) -> pa.Table:
