@@ -57,6 +57,11 @@ def texts(value: Any, what: str) -> dict[str, str]:
     return dict(value)
 
 
+def setting_text(value: Any) -> str:
+    """Return the value of a setting as text, in which booleans are ``true`` and ``false``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _kinds(value: Any) -> str:
     if not isinstance(value, Mapping):
         return type(value).__name__

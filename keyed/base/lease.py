@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from keyed.base.closing import Closeable
+from keyed.base.closing import Closeable, closing_on_error
 
 #: Errors of file systems that have no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
@@ -36,11 +36,8 @@ class Lease(Closeable):
         flags = os.O_RDONLY if Path(path).is_dir() else os.O_RDWR
         self._descriptor = os.open(path, flags | os.O_CLOEXEC)
         _HELD.add(self)
-        try:
+        with closing_on_error(self):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def is_held(self) -> bool:

@@ -130,13 +130,7 @@ class SharedStore(LocalStore, Protocol):
         """Return the log rows of an attempt; ``None`` if others are kept, or none."""
 
 
-#: Whether the stores of a class are shared: a comparison with a protocol costs as much as a small batch.
-_IS_SHARED: dict[type, bool] = {}
-
-
 def shared_store(store: LocalStore) -> SharedStore | None:
     """Return the store if it is one that processes share."""
-    kind = type(store)
-    if kind not in _IS_SHARED:
-        _IS_SHARED[kind] = isinstance(store, SharedStore)
-    return cast("SharedStore", store) if _IS_SHARED[kind] else None
+    # A comparison with the protocol would cost as much as a small batch.
+    return cast("SharedStore", store) if hasattr(store, "keep_rows") else None

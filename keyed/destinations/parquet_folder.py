@@ -68,28 +68,23 @@ def claim_folder(folder: SinkFolder, owner: Owner, *, replaces: bool = False) ->
         CorruptionError: The mark is damaged.
     """
     try:
-        _claim(folder, owner, replaces=replaces)
-    except OSError as error:
-        raise _unusable(folder.path, error) from error
-
-
-def _claim(folder: SinkFolder, owner: Owner, *, replaces: bool) -> None:
-    mark = folder.read_mark()
-    # An empty mark was left by a query that was killed while it wrote it.
-    before = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
-    if before[-1:] == [owner.query]:
-        return
-    files = folder.parquet_files()
-    if not owner.batches and owner.continues(before):
-        # The earlier query may be ahead of its changelogs.
-        folder.remove([name for name in files if (batch_of(name) or 0) >= owner.next_batch])
-    elif files:
-        whose = f"the query {before[-1]}" if before else "a query that left no mark"
-        _replace(folder, files, whose, is_allowed=replaces)
-    try:
+        mark = folder.read_mark()
+        # An empty mark was left by a query that was killed while it wrote it.
+        before = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
+        if before[-1:] == [owner.query]:
+            return
+        files = folder.parquet_files()
+        if not owner.batches and owner.continues(before):
+            # The earlier query may be ahead of its changelogs.
+            folder.remove([name for name in files if (batch_of(name) or 0) >= owner.next_batch])
+        elif files:
+            whose = f"the query {before[-1]}" if before else "a query that left no mark"
+            _replace(folder, files, whose, is_allowed=replaces)
         folder.write_mark(encode_mark(owner.queries), new=mark is None)
     except FileExistsError:
         raise _in_use(folder.path) from None
+    except OSError as error:
+        raise _unusable(folder.path, error) from error
 
 
 def _unusable(path: str, error: OSError) -> SinkError:

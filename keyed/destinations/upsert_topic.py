@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import attrs
@@ -343,15 +343,12 @@ class UpsertTopicWriter(SinkWriter):
 
     def _messages(self) -> Iterator[Any]:
         """Yield the committed records of the topic."""
-        consumer = self._cluster.consumer()
-        try:
+        with closing(self._cluster.consumer()) as consumer:
             for number in range(self._partitions):
                 partition = Partition(self._cluster, self._to.topic, number)
                 low, high = partition.offsets(consumer)
                 for messages in partition.read(consumer, low) if low < high else ():
                     yield from messages
-        finally:
-            consumer.close()
 
     def _check_owner(self, table: str | None) -> None:
         if table != self._table:

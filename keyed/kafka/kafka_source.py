@@ -233,9 +233,7 @@ class KafkaSource:
             except BadValue as error:
                 place = f"topic {record.topic!r}, partition {record.partition}, offset {record.offset}"
                 return BadElement(_BAD((*record, str(error))), f"its value cannot be read: {error}", place)
-            if decode is None:
-                return value
-            return decode(_RECORD((record.key, value, *record[2:])))
+            return value if decode is None else decode(_RECORD((record.key, value, *record[2:])))
 
         return make
 

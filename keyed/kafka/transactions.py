@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.closing import closing_on_error
 from keyed.errors import ChangelogError
 from keyed.kafka.client import Cluster, Headers, LastError, Partition, translated
 
@@ -40,11 +41,8 @@ class Transactions:
         self._failed: Any = None
         self._last_error = LastError()
         self._producer = cluster.producer(transactional_id, self._reported, self._last_error.record)
-        try:
+        with closing_on_error(self):
             self._guarded(self._producer.init_transactions, self._timeout)
-        except BaseException:
-            self.close()
-            raise
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -215,7 +213,7 @@ def transactions_of(
     # A broker confirms an end before it reaches the partition; taking the id waits for that.
     for _ in range(2):
         transactions = Transactions(cluster, transactional_id, str(partition))
-        try:
+        with closing_on_error(transactions):
             _, committed = partition.offsets(consumer)
             reader = cluster.consumer("read_uncommitted")
             if partition.offsets(reader)[1] <= committed:
@@ -229,9 +227,6 @@ def transactions_of(
             transactions.deliver()
             if is_end(last):
                 transactions.commit()
-        except BaseException:
-            transactions.close()
-            raise
         transactions.close()
     raise ChangelogError(
         f"{partition} has had an open transaction since offset {committed}, which is not of {transactional_id!r}: end "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -149,10 +149,8 @@ def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
     except LocalStoreError:
         yield None
         return
-    try:
+    with closing(standby):
         yield standby if _place(standby, restoration) is not None else None
-    finally:
-        standby.close()
 
 
 def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:
@@ -201,19 +199,19 @@ def _migrated(restoration: Restoration, marker: Commit, migration: Migration) ->
     The old group is read once more, because only its whole content can be compared with its hash.
     """
     where = f"key group {marker.group} of a changelog"
-    with ScratchFolder("migrate") as folder, _standby(restoration) as standby:
-        store = open_rocks_store(folder.path / "store")
-        try:
-            applying = Applying(store, where, 0)
-            for _, delta in _deltas(restoration, marker, standby):
-                applying.add(delta)
-            applying.finish()
-            before, after = LiveHash(), LiveHash()
-            for delta in contents(store, marker.states):
-                before.add(delta)
-                after.add(migration.apply(delta))
-        finally:
-            store.close()
+    with (
+        ScratchFolder("migrate") as folder,
+        _standby(restoration) as standby,
+        closing(open_rocks_store(folder.path / "store")) as store,
+    ):
+        applying = Applying(store, where, 0)
+        for _, delta in _deltas(restoration, marker, standby):
+            applying.add(delta)
+        applying.finish()
+        before, after = LiveHash(), LiveHash()
+        for delta in contents(store, marker.states):
+            before.add(delta)
+            after.add(migration.apply(delta))
     if difference(before, marker.entries, marker.hash):
         raise _differs(restoration, before.live, marker.entries)
     return attrs.evolve(marker, entries=after.live, hash=hash_text(after.value))
@@ -263,10 +261,7 @@ class _Route:
 
 
 def _check(
-    restoration: Restoration,
-    markers: Sequence[Commit],
-    loaded: Sequence[GroupMeta],
-    broadcast: Sequence[LiveHash],
+    restoration: Restoration, markers: Sequence[Commit], loaded: Sequence[GroupMeta], broadcast: Sequence[LiveHash]
 ) -> None:
     """Check that the new groups together have the entries of the old ones, and each of them all broadcast states.
 

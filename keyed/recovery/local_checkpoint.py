@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -197,9 +197,6 @@ def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str
                 put_positions(changelog, [*waiting_positions(opened.commits), (sequence, record)])
             for meta, log in groups:
                 where = f"checkpoint {opened.path}, operator {operator!r}, key group {meta.group}"
-                writer = changelog.writer(meta.group)
-                try:
+                with closing(changelog.writer(meta.group)) as writer:
                     export(log, meta, writer, partial(committed, log, meta, where), where)
-                finally:
-                    writer.close()
     return done

@@ -8,11 +8,14 @@ changelog, of its own origin, and so on, the newest first.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from keyed.changelog.model import Changelog
 from keyed.errors import CorruptionError
 from keyed.recovery.cut import Restoration, header_of
 
+_T = TypeVar("_T")
 _NAME, _ANCESTORS = "origin", "ancestors"
 #: Ancestors that are kept.
 _GENERATIONS = 1_000
@@ -37,14 +40,12 @@ def origin_of(changelog: Changelog) -> tuple[str, int] | None:
     Raises:
         CorruptionError: The record is damaged.
     """
-    for name, data in changelog.kept():
-        if name == _NAME:
-            try:
-                log_id, sequence = json.loads(data)
-                return str(log_id), int(sequence)
-            except (ValueError, TypeError) as error:
-                raise CorruptionError(f"the record {_NAME!r} is malformed: {error}", where=str(changelog)) from error
-    return None
+
+    def origin(data: Any) -> tuple[str, int]:
+        log_id, sequence = data
+        return str(log_id), int(sequence)
+
+    return _read(changelog, _NAME, origin)
 
 
 def ancestors_of(changelog: Changelog) -> list[str]:
@@ -53,11 +54,13 @@ def ancestors_of(changelog: Changelog) -> list[str]:
     Raises:
         CorruptionError: The record is damaged.
     """
-    for name, data in changelog.kept():
-        if name == _ANCESTORS:
-            try:
-                return [str(log_id) for log_id in json.loads(data)]
-            except (ValueError, TypeError) as error:
-                where = str(changelog)
-                raise CorruptionError(f"the record {_ANCESTORS!r} is malformed: {error}", where=where) from error
-    return []
+    return _read(changelog, _ANCESTORS, lambda data: [str(log_id) for log_id in data]) or []
+
+
+def _read(changelog: Changelog, name: str, convert: Callable[[Any], _T]) -> _T | None:
+    """Return the converted JSON under a name; ``None`` if there is none."""
+    data = next((data for kept, data in changelog.kept() if kept == name), None)
+    try:
+        return None if data is None else convert(json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"the record {name!r} is malformed: {error}", where=str(changelog)) from error

@@ -88,7 +88,7 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
         if changelog is not None and same:
             replayed, replay = _replayed(changelog, header_of(changelog), meta.group)
             problem = replayed.problem or problem
-            if replay.found.value != live.value:
+            if replay.live.value != live.value:
                 problem = f"batch {batch_id(meta.commit)}: {_first_difference(store, replay.store, meta.states)}"
     except CorruptionError as error:
         return attrs.evolve(result, problem=str(error))
@@ -132,7 +132,7 @@ class Replay:
 
     Attributes:
         store: The entries and tables.
-        found: Their number and hash.
+        live: Their number and hash.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Replay:
 
     def _clear(self) -> None:
         self.store = MemoryStore()
-        self.found = LiveHash(self.store)
+        self.live = LiveHash(self.store)
 
     def apply(self, folded: FoldedCommit) -> None:
         """Apply the next commit.
@@ -151,7 +151,7 @@ class Replay:
         if folded.commit.snapshot:
             self._clear()
         for delta in folded.deltas():
-            self.found.add(delta)
+            self.live.add(delta)
             self.store.apply("replay", 1, delta.entries, delta.tables)
 
 
@@ -164,8 +164,8 @@ def _replayed(changelog: Changelog, header: LogHeader, group: int) -> tuple[Veri
                 replay.apply(each)
                 commit = each.commit
                 first = commit.batch if result.first < 0 else result.first
-                result = attrs.evolve(result, first=first, last=commit.batch, entries=replay.found.live)
-                problem = difference(replay.found, commit.entries, commit.hash)
+                result = attrs.evolve(result, first=first, last=commit.batch, entries=replay.live.live)
+                problem = difference(replay.live, commit.entries, commit.hash)
                 if problem:
                     return attrs.evolve(result, problem=f"batch {commit.batch}: {problem}"), replay
         except HistoryCompacted:

@@ -112,9 +112,7 @@ class BufferedCommits(ABC):
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key of the layout above, through the buffer."""
-        if key in self.records:
-            return self.records[key]
-        return self.committed(key)
+        return self.records[key] if key in self.records else self.committed(key)
 
 
 class _BufferedLog(GroupLog):
@@ -231,14 +229,12 @@ class CommitStore(BufferedCommits):
         head = b"R" + group
         start = len(head)
         if last >= max(first, 0):
-            found = self._database.range(head + _ROW.pack(max(first, 0)), head + _ROW.pack(last) + b"\x00")
-            for key, record in found:
+            rows = self._database.range(head + _ROW.pack(max(first, 0)), head + _ROW.pack(last) + b"\x00")
+            for key, record in rows:
                 yield _ROW.unpack_from(key, start)[0], record
 
     def make_durable(self) -> None:
-        from rocksdict import WriteBatch
-
-        batch = WriteBatch(raw_mode=True)
+        batch = self._database.batch()
         changes = list(self.records.items())
         for group, rows in self.rows.items():
             changes += [(b"R" + group + _ROW.pack(row), record) for row, record in rows.items()]
@@ -250,9 +246,7 @@ class CommitStore(BufferedCommits):
         self._database.write(batch)
 
     def forget(self, name: str) -> None:
-        from rocksdict import WriteBatch
-
-        batch = WriteBatch(raw_mode=True)
+        batch = self._database.batch()
         batch.delete(b"J" + _checked(name, "name"))
         self._database.write(batch, synced=False)
 

@@ -244,7 +244,7 @@ class Database:
     def _open(self) -> None:
         from rocksdict import AccessType, Rdict
 
-        self._said = ""
+        self._first_error = ""
         #: True if RocksDB refuses all writes, because one failed.
         self.refuses = False
         try:
@@ -265,7 +265,7 @@ class Database:
         self._opening = object()
         self._closed = False
         self.get: Callable[..., Any] = self._rocks.get
-        _open.add(self)
+        OPEN.add(self)
 
     def reopen(self) -> None:
         """Reopen it when the file system accepts writes again: RocksDB refuses all writes after a failed one.
@@ -311,8 +311,8 @@ class Database:
         message = str(error)
         if _AGAIN in message:
             # After a failed write RocksDB's errors only say that a write failed.
-            message = self._said or (_FULL if not os.statvfs(self.path).f_bavail else message)
-        self._said = self._said or message
+            message = self._first_error or (_FULL if not os.statvfs(self.path).f_bavail else message)
+        self._first_error = self._first_error or message
         return self._failure(f"{self.path} {what}: {explained(message)}")
 
     def look_up(self, key: Any) -> Any:
@@ -428,7 +428,7 @@ class Database:
             if not self._wal or not (self.refuses or (self._reader is None and not self.is_there())):
                 raise self.failed("cannot be closed", error) from error
         finally:
-            _open.discard(self)
+            OPEN.discard(self)
             del self._rocks
             with suppress(OSError):
                 make_files_private(self._reader or self.path)
@@ -445,7 +445,8 @@ class Database:
                 keep_for_ever(native)
 
 
-_open: WeakSet[Database] = WeakSet()
+#: The databases that this process has open, of every kind: a forked one leaves them.
+OPEN: WeakSet[Any] = WeakSet()
 
 
 def keep_for_ever(native: object) -> None:
@@ -454,9 +455,9 @@ def keep_for_ever(native: object) -> None:
 
 
 def _leave_all() -> None:
-    for database in list(_open):
+    for database in list(OPEN):
         database.leave()
-    _open.clear()
+    OPEN.clear()
     if _shared.cache_info().currsize:
         # A thread of the parent may have been using them.
         keep_for_ever(_shared())

@@ -27,6 +27,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.closing import closing_on_error
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.frames import frame, unframe
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode_time
@@ -75,11 +76,8 @@ class DiskStore:
         self._forget()
         self._tables: dict[int, DiskTable] = {}
         self._chunks: ChunkCache | None = None
-        try:
+        with closing_on_error(database):
             self._position, self._floors = self._read_position()
-        except BaseException:
-            database.close()
-            raise
 
     def _read_position(self) -> tuple[tuple[str, int] | None, dict[int, bytes]]:
         """Read the record of the position and the floors."""
@@ -160,12 +158,16 @@ class DiskStore:
 
     def table(self, state_id: int) -> ChunkedTable | None:
         """See `LocalStore.table`."""
+        return self._table(state_id)
+
+    def _table(self, state_id: int, keys: Sequence[str] | None = None) -> DiskTable | None:
+        """Return a table; a new one with these columns of the key, if they are given and it does not exist."""
         table = self._tables.get(state_id)
         if table is None:
             from keyed.stores.disk_tables import ChunkCache, DiskTable
 
             self._chunks = self._chunks or ChunkCache()
-            table = DiskTable.open(self._database, self._chunks, state_id)
+            table = DiskTable.open(self._database, self._chunks, state_id, keys)
             if table is not None:
                 self._tables[state_id] = table
         return table
@@ -220,28 +222,18 @@ class DiskStore:
 
     def _change_tables(self, batch: Any, tables: Sequence[TableDelta]) -> None:
         """Add changes of tables to a write batch."""
+        changed: dict[int, Any] = {delta.state_id: self._table(delta.state_id, delta.keys) for delta in tables}
         for delta in tables:
-            self._open_table(delta).apply(delta)
-        for state_id in {delta.state_id for delta in tables}:
-            self._tables[state_id].compact()
-            self._tables[state_id].write(batch)
+            changed[delta.state_id].apply(delta)
+        for table in changed.values():
+            table.compact()
+            table.write(batch)
 
     def _write(self, batch: Any, log_id: str, row: int, floors: dict[int, bytes]) -> None:
         """Write a batch with the position."""
         payload = _ROW.pack(row, len(floors)) + b"".join(b"%c%b" % floor for floor in floors.items()) + log_id.encode()
         batch[_POSITION] = frame(_FRAME, _VERSION, payload)
         self._database.write(batch)
-
-    def _open_table(self, delta: TableDelta) -> DiskTable:
-        """Return the changed table; a new one if it does not exist."""
-        from keyed.stores.disk_tables import ChunkCache, DiskTable
-
-        table: Any = self.table(delta.state_id)
-        if table is None:
-            self._chunks = self._chunks or ChunkCache()
-            table = DiskTable(self._database, self._chunks, delta.state_id, delta.keys)
-            self._tables[delta.state_id] = table
-        return table  # type: ignore[no-any-return]
 
     def _apply_timed(self, batch: Any, changes: dict[bytes, Change], floors: dict[int, bytes]) -> None:
         """Add changes of entries whose old place in the time index must be looked up, one change per address."""

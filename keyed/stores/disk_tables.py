@@ -57,11 +57,6 @@ class ChunkCache:
             self._bytes -= self._held.pop(next(iter(self._held))).table.nbytes
         return content
 
-    def clear(self) -> None:
-        """Empty the cache."""
-        self._held.clear()
-        self._bytes = 0
-
 
 class _RocksChunk(Chunk):
     """A chunk on disk."""
@@ -117,15 +112,17 @@ class DiskTable(ChunkedTable):
         self._stored: set[int] = set()
 
     @classmethod
-    def open(cls, database: Any, cache: ChunkCache, state_id: int) -> DiskTable | None:
-        """Return the stored table; ``None`` if there is none.
+    def open(
+        cls, database: Any, cache: ChunkCache, state_id: int, new_keys: Sequence[str] | None = None
+    ) -> DiskTable | None:
+        """Return the stored table; without one a new table with these columns of the key, or ``None`` without them.
 
         Raises:
             LocalStoreError: Its directory is damaged.
         """
         record = database.look_up(_STATE.pack(b"T", state_id))
         if record is None:
-            return None
+            return None if new_keys is None else cls(database, cache, state_id, new_keys)
         try:
             keys, following, runs = _DIRECTORY.decode(record, str(database.path))
         except CorruptionError as error:

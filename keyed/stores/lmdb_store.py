@@ -40,15 +40,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
+from keyed.base.closing import closing_on_error
 from keyed.base.ids import random_id
 from keyed.base.private_files import make_files_private
 from keyed.codec.frames import RecordFormat
 from keyed.content.addresses import PLAIN
 from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
-from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
+from keyed.stores.database import OPEN, check_room, delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.disk_store import DiskStore
 from keyed.stores.store_mark import StoreMark
 
@@ -144,20 +144,17 @@ class LmdbDatabase:
         except (lmdb.Error, OSError) as error:
             raise self.failed("cannot be opened", error) from error
         self._closed = False
-        _open.add(self)
-        try:
-            self._identity = self._file()
-            self._environment.reader_check()
-            used = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
-            if (self.path / _FILE).stat().st_size < min(used, 2 * used):
-                raise LocalStoreError(f"{self.path} is damaged: its file was cut off")
-            self._mark.written()
-        except (lmdb.Error, OSError) as error:
-            self.close()
-            raise self.failed("cannot be opened", error) from error
-        except BaseException:
-            self.close()
-            raise
+        OPEN.add(self)
+        with closing_on_error(self):
+            try:
+                self._identity = self._file()
+                self._environment.reader_check()
+                used = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+                if (self.path / _FILE).stat().st_size < min(used, 2 * used):
+                    raise LocalStoreError(f"{self.path} is damaged: its file was cut off")
+                self._mark.written()
+            except (lmdb.Error, OSError) as error:
+                raise self.failed("cannot be opened", error) from error
 
     def _file(self) -> tuple[int, int] | None:
         try:
@@ -374,7 +371,7 @@ class LmdbDatabase:
             return
         self.release()
         self._closed = True
-        _open.discard(self)
+        OPEN.discard(self)
         self._environment.close()
 
     def leave(self) -> None:
@@ -388,18 +385,6 @@ class LmdbDatabase:
 
 class MapFull(Exception):
     """A transaction did not fit into the map, which is larger now."""
-
-
-_open: WeakSet[LmdbDatabase] = WeakSet()
-
-
-def _leave_all() -> None:
-    for database in list(_open):
-        database.leave()
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_leave_all)
 
 
 def _shortened(key: bytes) -> bytes:
@@ -434,12 +419,9 @@ class LmdbStore(DiskStore):
     def _connect(self) -> LmdbDatabase:
         folder = self.path / _subfolder()
         mark = self._mark = StoreMark(folder, _FILE)
-        try:
+        with closing_on_error(mark):
             mark.begin()
             return LmdbDatabase(folder, mark)
-        except BaseException:
-            mark.close()
-            raise
 
     def is_doubtful(self) -> bool:
         """See `SharedStore.is_doubtful`."""

@@ -16,6 +16,8 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import attrs
+
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.content.addresses import PLAIN, decode_time, encode_time
 from keyed.content.blocks import Change, TableDelta
@@ -32,6 +34,7 @@ _SMALL_HEAP = 64
 _ONE_BY_ONE = 256
 
 
+@attrs.define(eq=False)
 class _TimeIndex:
     """The addresses of the entries of one kind, by the time at which they are due.
 
@@ -41,11 +44,8 @@ class _TimeIndex:
             pushed again, so a time may occur twice.
     """
 
-    __slots__ = ("buckets", "heap")
-
-    def __init__(self) -> None:
-        self.buckets: dict[bytes, _Address | set[_Address]] = {}
-        self.heap: list[bytes] = []
+    buckets: dict[bytes, _Address | set[_Address]] = attrs.field(factory=dict)
+    heap: list[bytes] = attrs.field(factory=list)
 
     def add(self, time: bytes, prefix: bytes, sub: bytes) -> None:
         buckets = self.buckets
@@ -157,12 +157,10 @@ class MemoryStore:
 
     __slots__ = ("_indexes", "_nested", "_position", "_tables", "_values")
 
+    _position: tuple[str, int] | None
+
     def __init__(self) -> None:
-        self._position: tuple[str, int] | None = None
-        self._values: dict[bytes, bytes] = {}
-        self._nested: dict[bytes, tuple[bytes, bytes] | _Subs] = {}
-        self._indexes: dict[int, _TimeIndex] = {}
-        self._tables: dict[int, ChunkedTable] = {}
+        self.reset()
 
     def position(self) -> tuple[str, int] | None:
         """See `LocalStore.position`."""
@@ -190,9 +188,7 @@ class MemoryStore:
         else:
             entries = iter((held,) if held[0] >= start else ())
         value = self._values.get(prefix)
-        if value is None or start:
-            return entries
-        return iter([(b"", value), *entries])
+        return entries if value is None or start else iter([(b"", value), *entries])
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """See `LocalStore.due`."""
@@ -254,22 +250,15 @@ class MemoryStore:
             for index in indexes.values():
                 index.prune()
             for delta in tables:
-                self._open_table(delta).apply(delta)
+                from keyed.table_state.chunks import ChunkedTable
+
+                self._tables.setdefault(delta.state_id, ChunkedTable(delta.keys)).apply(delta)
             for state_id in {delta.state_id for delta in tables}:
                 self._tables[state_id].compact()
         except BaseException:
             self.reset()
             raise
         self._position = (log_id, row)
-
-    def _open_table(self, delta: TableDelta) -> ChunkedTable:
-        """Return the changed table; a new one if it does not exist."""
-        from keyed.table_state.chunks import ChunkedTable
-
-        table = self._tables.get(delta.state_id)
-        if table is None:
-            table = self._tables[delta.state_id] = ChunkedTable(delta.keys)
-        return table
 
     def _nest(self, prefix: bytes, sub: bytes, value: bytes | None) -> bytes | None:
         """Set or remove an entry with a sub, and return its previous value."""
@@ -306,10 +295,10 @@ class MemoryStore:
     def reset(self) -> None:
         """See `LocalStore.reset`."""
         self._position = None
-        self._values = {}
-        self._nested = {}
-        self._indexes = {}
-        self._tables = {}
+        self._values: dict[bytes, bytes] = {}
+        self._nested: dict[bytes, tuple[bytes, bytes] | _Subs] = {}
+        self._indexes: dict[int, _TimeIndex] = {}
+        self._tables: dict[int, ChunkedTable] = {}
 
     def close(self) -> None:
         """See `LocalStore.close`."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from struct import Struct
@@ -65,11 +66,9 @@ class StoreMark:
         self._status = _NO_FILE
         self._works = self._counts = False
         self.is_doubtful = False
-        try:
+        with self._translated("created"):
             make_private(folder)
             self._mark = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise LocalStoreError(f"{folder} cannot be created: {explained(str(error))}") from error
 
     def begin(self) -> None:
         """Begin an attempt to work in the store. Beginning again does nothing.
@@ -111,16 +110,22 @@ class StoreMark:
         if self._read_status() != self._status:
             raise LocalStoreError(f"{self._folder} is damaged: something else has changed {self._file.name}")
 
+    @contextmanager
+    def _translated(self, action: str) -> Iterator[None]:
+        """Translate errors of the operating system."""
+        try:
+            yield
+        except OSError as error:
+            raise LocalStoreError(f"{self._folder} cannot be {action}: {explained(str(error))}") from error
+
     def written(self) -> None:
         """Record that keyed has written the watched file."""
-        try:
+        with self._translated("written"):
             if self._watched < 0:
                 self._watched = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
             now = time.time_ns() // _MILLISECOND * _MILLISECOND + _random.randrange(_MILLISECOND)
             os.utime(self._watched, ns=(now, now))
             self._status = self._read_status()
-        except OSError as error:
-            raise LocalStoreError(f"{self._folder} cannot be written: {explained(str(error))}") from error
         self._write(self._unended)
 
     def settle(self) -> None:
@@ -178,7 +183,5 @@ class StoreMark:
 
     def _write(self, unended: int) -> None:
         self._unended = unended
-        try:
+        with self._translated("written"):
             os.pwrite(self._mark, frame(_FRAME, _VERSION, _MARK.pack(unended, *self._status)), 0)
-        except OSError as error:
-            raise LocalStoreError(f"{self._folder} cannot be written: {explained(str(error))}") from error

@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
+from keyed.base.closing import closing_on_error
 from keyed.codec.frames import RecordFormat
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
@@ -227,11 +228,8 @@ class VersionStore:
     def _open(self, number: int) -> None:
         self._number = number
         self._use(Database(self._folder(number), LocalStoreError, wal=True))
-        try:
+        with closing_on_error(self._database):
             self.undo()
-        except BaseException:
-            self._database.close()
-            raise
 
     def _use(self, database: Database) -> None:
         self._database = database
@@ -239,11 +237,8 @@ class VersionStore:
         #: Number of written parts of a commit that is not published yet.
         self._parts = 0
         self._sweep_at: bytes | None = None
-        try:
+        with closing_on_error(database):
             self._read_extent()
-        except BaseException:
-            database.close()
-            raise
 
     def _folder(self, number: int) -> Path:
         return self.path / f"{_SUBFOLDER}{number}"
@@ -443,7 +438,7 @@ class VersionStore:
 
     def write(self, commit: int, parts: Iterable[Part]) -> None:
         """Write changes of the next commit without publishing them."""
-        written = _new_batch()
+        written = self._database.batch()
         self._versions([(commit, parts)], written)
         self._database.write(written)
 
@@ -455,7 +450,7 @@ class VersionStore:
                 Earlier changes of the first may have been passed to `write`.
             oldest: The oldest commit that can be read from now on; it never moves back.
         """
-        written, before = _new_batch(), self.extent
+        written, before = self._database.batch(), self.extent
         eras = before.eras if before is not None else ()
         last = None if before is None else (before.log_id, before.batch)
         for batch, _ in commits:
@@ -497,7 +492,7 @@ class VersionStore:
             return
         inverted = _pack(_LAST - extent.newest - 1)
         for key, record in self._database.range(b"D" + _pack(extent.newest + 1), b"E"):
-            batch = _new_batch()
+            batch = self._database.batch()
             for address in _decode_addresses(record):
                 batch.delete(self._head(address) + inverted)
                 newest = next(self._versions_of(address, extent.newest), None)
@@ -611,11 +606,8 @@ class VersionReader(VersionStore):
         self._own = ScratchFolder("reader")
         # Also for a reader that is garbage-collected, or open when the program ends.
         weakref.finalize(self, self._own.close)
-        try:
+        with closing_on_error(self._own):
             self._use(Database(self._folder(self._number), LocalStoreError, wal=True, reader=self._own.path))
-        except BaseException:
-            self._own.close()
-            raise
 
     def refresh(self) -> bool:
         """Show the writes since the last refresh. Returns false if the writer has begun a new store."""
@@ -635,12 +627,6 @@ class VersionReader(VersionStore):
 def _bucket(address: bytes, buckets: int) -> int:
     """Return the bucket of an entry: the key group of its key."""
     return group_of(key_hash(key_of(address)), buckets) if buckets > 1 else 0
-
-
-def _new_batch() -> WriteBatch:
-    from rocksdict import WriteBatch
-
-    return WriteBatch(raw_mode=True)
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from keyed.base.background import WorkEnded
+from keyed.base.closing import closing_on_error
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_groups
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
 from keyed.content.addresses import broadcast_prefixes
@@ -216,11 +217,8 @@ class Follower:
         self.changelog = changelog
         self._groups = groups
         store = VersionStore(path)
-        try:
+        with closing_on_error(store):
             _check_groups(store, groups)
-        except BaseException:
-            store.close()
-            raise
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self.is_gone = False

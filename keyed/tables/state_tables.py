@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from keyed.base.background import Background, Status
-from keyed.base.closing import Closeable
+from keyed.base.closing import Closeable, closing_on_error
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
@@ -366,12 +366,9 @@ class StateTables(_Tables):
         vars(self._origin)["_every"] = every
         self._following.start()
         if wait:
-            try:
+            with closing_on_error(self):
                 self._following.wait()
                 self._following.check()
-            except BaseException:
-                self.close()
-                raise
         return self
 
     def stop(self) -> None:

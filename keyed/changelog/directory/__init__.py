@@ -3,7 +3,8 @@
 - `directory_changelog`: `DirectoryChangelog`, and the layout of the folder. `stored_changelog`: what it has in common
   with a changelog in an object store.
 - `segment_file`: the file of a commit, and its byte layout. `group_folder`: the folder of a key group, and its files.
-- `directory_writer`, `directory_reader`: for a key group's log. `compaction`: many segments folded into one base.
+- `directory_writer`, `directory_reader`: for a key group's log. `stored_writer`: the base of that writer and
+  of the one to an object store. `compaction`: many segments folded into one base.
 - `disk`: operations on the disk, and the translation of their errors.
 """
 

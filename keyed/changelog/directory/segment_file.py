@@ -133,11 +133,9 @@ class SegmentCommit:
 
     Attributes:
         commit: Its marker.
-        is_last: True if no other commit follows in the segment.
     """
 
     commit: Commit
-    is_last: bool
     _segment: SegmentFile
     _start: int
     _end: int
@@ -187,14 +185,14 @@ class SegmentFile:
         while offset < last:
             head = self._file.read(offset, FRAME_OVERHEAD)
             if head[:4] == COMMIT:
-                yield SegmentCommit(decode_commit(self._frame(COMMIT, offset), self._where), False, self, start, offset)
+                yield SegmentCommit(decode_commit(self._frame(COMMIT, offset), self._where), self, start, offset)
                 start = offset + FRAME_OVERHEAD + frame_length(head)
             elif head[:4] != _BLOCK:
                 raise CorruptionError("expected a block or a commit marker", where=self._where, offset=offset)
             offset += FRAME_OVERHEAD + frame_length(head)
         if offset != last:
             raise CorruptionError("the end does not point to a commit marker", where=self._where, offset=last)
-        yield SegmentCommit(decode_commit(self._frame(COMMIT, last), self._where), True, self, start, last)
+        yield SegmentCommit(decode_commit(self._frame(COMMIT, last), self._where), self, start, last)
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yield the content; `commit` has to be called first. The whole file is checked before the first block.

@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from keyed.base.arguments import text
+from keyed.base.arguments import setting_text, text
+from keyed.base.closing import closing_on_error
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import shown
 from keyed.changelog.kafka.kafka_reader import KafkaReader
@@ -51,10 +52,6 @@ def _interval(value: Duration) -> int:
 
 def _timeout(value: Duration) -> int:
     return milliseconds_of(value, "KafkaChangelog(timeout)", least=1)
-
-
-def _as_kafka_says(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @attrs.define(eq=False)
@@ -181,7 +178,7 @@ class KafkaChangelog:
                 f"groups, and the query has {operator!r} with {parallelism}; give changelog= another topic, and "
                 "restore_from= this one to continue with its state"
             )
-        settings = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
+        settings = {**self._topic_settings(), **{name: setting_text(value) for name, value in self.topic_settings}}
         cluster.create_or_check_topic(self.topic, parallelism + 1, self.replication_factor, settings, _NEW)
         return header or write_headers(cluster, self.topic, operator, parallelism)
 
@@ -238,11 +235,8 @@ class KafkaChangelog:
             if slot.positions is None:
                 partition, header = self._prepared()
                 slot.positions = Positions(partition, header.log_id)
-            try:
+            with closing_on_error(slot):
                 yield slot.positions
-            except BaseException:
-                slot.close()
-                raise
             slot.used = time.monotonic()
         _close_unused(_IDLE_SECONDS)
 

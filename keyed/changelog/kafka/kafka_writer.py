@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from keyed.base.closing import closing_on_error
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
@@ -74,11 +75,8 @@ class KafkaWriter:
         reason = self._refusal_reason(new, last)
         if reason is not None:
             raise ChangelogDiverged(f"{self._where}: {reason}; give changelog= an empty topic")
-        try:
+        with closing_on_error(self):
             return self._append(transactions, new)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """See `ChangelogWriter.close`."""
@@ -92,12 +90,9 @@ class KafkaWriter:
             own = f"keyed-{self._header.log_id}-{self._partition.number}"
             consumer = self._partition.cluster.consumer()
             transactions = transactions_of(self._partition, consumer, own, lambda message: message.key() == COMMIT)
-            try:
+            with closing_on_error(transactions):
                 self._check_header(consumer)
                 marker = newest_marker(self._partition, consumer, self._header)
-            except BaseException:
-                transactions.close()
-                raise
             self._last, self._base, self._end = None, 0, 0
             if marker is not None:
                 self._last, self._base, self._end = marker.commit, marker.base, marker.offset + 1

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import attrs
 
+from keyed.base.closing import closing_on_error
 from keyed.errors import ChangelogError
 from keyed.kafka.client import Cluster, Headers, translated
 from keyed.kafka.transactions import Transactions
@@ -83,26 +85,21 @@ class MarkedWriter:
         self.close()
         cluster = self._cluster
         reading = attrs.evolve(cluster, settings={**cluster.settings, "group.id": self._id})
-        try:
-            consumer: Any = reading.consumer()
+        with closing_on_error(self):
             try:
-                description = consumer.list_topics(self._topic, timeout=cluster.timeout).topics[self._topic]
-                if description.error is not None:
-                    raise ChangelogError(f"{self._where} does not exist: Kafka reports {description.error.name()}")
-                self._transactions = Transactions(self._writing(), self._id, self._where)
-                mark = committed(consumer, ck.TopicPartition(self._topic, 0), cluster.timeout)
-                self._group = consumer.consumer_group_metadata()
-            finally:
-                consumer.close()
-            if mark.error is not None:
-                raise ck.KafkaException(mark.error)
-        except ck.KafkaException as error:
-            is_unended = self._transactions is not None and error.args[0].name() == "_TIMED_OUT"
-            self.close()
-            raise translated(error, self._where + (_UNENDED if is_unended else "")) from error
-        except BaseException:
-            self.close()
-            raise
+                consumer: Any
+                with closing(reading.consumer()) as consumer:
+                    description = consumer.list_topics(self._topic, timeout=cluster.timeout).topics[self._topic]
+                    if description.error is not None:
+                        raise ChangelogError(f"{self._where} does not exist: Kafka reports {description.error.name()}")
+                    self._transactions = Transactions(self._writing(), self._id, self._where)
+                    mark = committed(consumer, ck.TopicPartition(self._topic, 0), cluster.timeout)
+                    self._group = consumer.consumer_group_metadata()
+                if mark.error is not None:
+                    raise ck.KafkaException(mark.error)
+            except ck.KafkaException as error:
+                is_unended = self._transactions is not None and error.args[0].name() == "_TIMED_OUT"
+                raise translated(error, self._where + (_UNENDED if is_unended else "")) from error
         return Mark(mark.offset, mark.metadata or "")
 
     def write(
@@ -124,7 +121,7 @@ class MarkedWriter:
         transactions = self._transactions
         assert transactions is not None, "claim was called"
         send = transactions.send_timed if is_timed else transactions.send
-        try:
+        with closing_on_error(self):
             transactions.begin()
             # While the broker still completes the transaction before, it refuses requests of this one. The client
             # repeats the first request with records after 20 ms, and that with an offset after its retry.backoff.ms.
@@ -139,9 +136,6 @@ class MarkedWriter:
             transactions.deliver()
             transactions.commit()
             self._committed_at = time.monotonic()
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Release the client. Closing again does nothing."""

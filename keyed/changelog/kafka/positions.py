@@ -10,6 +10,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
+from keyed.base.closing import closing_on_error
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key
 from keyed.changelog.model import batch_id
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
@@ -68,12 +69,9 @@ class Positions:
             partition, partition.cluster.consumer(), f"keyed-{log_id}-positions", lambda _: True
         )
         self._end = 0
-        try:
+        with closing_on_error(self):
             self._known = read_positions(partition)
             self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(partition).items()}
-        except BaseException:
-            self.close()
-            raise
 
     def put(self, sequence: int, data: bytes) -> None:
         """See `Changelog.put_position`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from keyed.base.ids import random_id
@@ -48,8 +49,7 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
         ChangelogError: The topic is not empty, or cannot be written.
     """
     where, transactional_id = f"topic {topic!r}", f"keyed-{topic}-header"
-    transactions = Transactions(cluster, transactional_id, where)
-    try:
+    with closing(Transactions(cluster, transactional_id, where)) as transactions:
         # Another program that prepares the same topic waits for this id, or takes it over.
         *groups, last = (Partition(cluster, topic, number) for number in range(parallelism + 1))
         there = read_header(last)
@@ -65,8 +65,6 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
             transactions.send(partition, [(HEADER, encode_header(header))])
         transactions.deliver()
         transactions.commit()
-    finally:
-        transactions.close()
     # A broker confirms a commit before it reaches the partitions and their readers. Taking the id waits for that.
     Transactions(cluster, transactional_id, where).close()
     return header

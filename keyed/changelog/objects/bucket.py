@@ -25,17 +25,8 @@ from keyed.errors import ChangelogError, DefinitionError
 #: The options of the HTTP client. The others belong to the store.
 _CLIENT_OPTIONS = frozenset(
     {
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "read_timeout",
-        "root_certificate",
-        "timeout",
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host"),
+        *("proxy_ca_certificate", "proxy_excludes", "proxy_url", "read_timeout", "root_certificate", "timeout"),
         "user_agent",
     }
 )
@@ -47,16 +38,9 @@ _NO_CONNECTION, _NO_ANSWER, _BROKEN = "there is no connection", "there was no an
 #: Failures that may pass, apart from statuses.
 _PASSING = frozenset(
     {
-        _NO_CONNECTION,
-        _NO_ANSWER,
-        _BROKEN,
-        "ConditionalRequestConflict",
-        "IncompleteBody",
-        "InternalError",
-        "OperationAborted",
-        "RequestTimeout",
-        "ServiceUnavailable",
-        "SlowDown",
+        *(_NO_CONNECTION, _NO_ANSWER, _BROKEN),
+        *("ConditionalRequestConflict", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout"),
+        *("ServiceUnavailable", "SlowDown"),
     }
 )
 _PASSING_STATUSES = frozenset({"408", "429", "500", "502", "503", "504"})
@@ -73,18 +57,15 @@ _REMEDIES = {
         "check the endpoint and the network; the client's option timeout, 30 s by default, is the limit of one "
         "request, and a large object on a slow connection needs more"
     ),
-    "SlowDown": _SLOW,
-    "ServiceUnavailable": _SLOW,
-    "503": _SLOW,
-    "429": _SLOW,
+    **dict.fromkeys(("SlowDown", "ServiceUnavailable", "503", "429"), _SLOW),
     "ExpiredToken": "the credentials have expired; renew them",
     "InvalidToken": "the session token is not valid; renew the credentials",
     "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
-    "NoSuchBucket": _NO_BUCKET,
-    "ContainerNotFound": _NO_BUCKET,
+    **dict.fromkeys(("NoSuchBucket", "ContainerNotFound"), _NO_BUCKET),
     "NotImplemented": "the server has no conditional puts, which fence writers; use a store that has them",
-    "PermanentRedirect": "the bucket is in another region; give the region",
-    "AuthorizationHeaderMalformed": "the bucket is in another region; give the region",
+    **dict.fromkeys(
+        ("PermanentRedirect", "AuthorizationHeaderMalformed"), "the bucket is in another region; give the region"
+    ),
 }
 #: The process that owns the client's threads.
 _owner = 0
@@ -194,14 +175,18 @@ class Bucket:
             pages = listing
             return page
 
-        while page := self._ask_for_names(prefix, next_page):
+        while page := self._ask("listed", prefix, next_page, missing="NoSuchBucket"):
             sizes.update((each["path"][len(prefix) + 1 :], each["size"]) for each in page)
             after = page[-1]["path"]
         return sizes
 
     def children(self, prefix: str) -> list[str]:
         """Return the names of objects and prefixes directly under a prefix."""
-        listing = self._ask_for_names(prefix, lambda obstore, store: obstore.list_with_delimiter(store, prefix or None))
+
+        def list_children(obstore: Any, store: Any) -> Any:
+            return obstore.list_with_delimiter(store, prefix or None)
+
+        listing = self._ask("listed", prefix, list_children, missing="NoSuchBucket")
         paths = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
@@ -227,16 +212,7 @@ class Bucket:
                 return False
             return True
 
-        try:
-            return self._ask("written", key, create)
-        except FileNotFoundError:
-            raise self._error("written", key, "NoSuchBucket") from None
-
-    def _ask_for_names(self, prefix: str, call: Callable[[Any, Any], T]) -> T:
-        try:
-            return self._ask("listed", prefix, call)
-        except FileNotFoundError:
-            raise self._error("listed", prefix, "NoSuchBucket") from None
+        return self._ask("written", key, create, missing="NoSuchBucket")
 
     def _holds(self, key: str, data: bytes) -> bool:
         """Return true if an object is known to hold these bytes."""
@@ -256,13 +232,14 @@ class Bucket:
         _owner = os.getpid()
         return store
 
-    def _ask(self, action: str, key: str, call: Callable[[Any, Any], T]) -> T:
+    def _ask(self, action: str, key: str, call: Callable[[Any, Any], T], missing: str = "") -> T:
         """Return the result of a call of the client. It is repeated, with pauses, while its failure may pass.
 
         Args:
             action: The participle of the action, for messages.
             key: The object or prefix.
             call: Called with the client's module and its store.
+            missing: The code for a place that does not exist; without one that is the object.
 
         Raises:
             FileNotFoundError: The object does not exist.
@@ -277,6 +254,8 @@ class Bucket:
             except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
                 failed = _failure(error)
             # Errors are raised outside of the handler, so that the client's error is not their context.
+            if failed is None and missing:
+                raise self._error(action, key, missing)
             if failed is None:
                 raise FileNotFoundError(errno.ENOENT, "the object does not exist", f"{self.name}/{key}")
             code, passes = failed

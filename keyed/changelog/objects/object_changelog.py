@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from keyed.base.arguments import setting_text
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import type_of
 from keyed.changelog.directory.compaction import BackgroundCompaction
@@ -55,11 +56,7 @@ def _pairs(options: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> tuple[tupl
                 f"ObjectStoreChangelog(storage_options): {name!r} is {type_of(value)}; options are sent to the "
                 "executors as data: give strings or numbers"
             )
-    return tuple(sorted((name.lower(), _text(value)) for name, value in pairs.items()))
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return tuple(sorted((name.lower(), setting_text(value)) for name, value in pairs.items()))
 
 
 def _names(options: tuple[tuple[str, str], ...]) -> str:

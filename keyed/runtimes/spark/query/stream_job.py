@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.closing import closing_on_error
 from keyed.base.private_files import make_private
 from keyed.changelog.model import batch_id
 from keyed.destinations.parquet_on_spark import batch_folder
@@ -96,11 +97,8 @@ class StreamJob(Job):
             # A mount, whose modes apply to the executors too.
             folder.mkdir(parents=True, exist_ok=True)
             self._lease = CheckpointLease(folder, self._has_ended, self._session)
-        try:
+        with closing_on_error(self):
             self._resolve_start(options)
-        except BaseException:
-            self.close()
-            raise
 
     def _resolve_start(self, options: Options) -> None:
         """Determine the start of the query, while the lease keeps other queries from changing it."""
