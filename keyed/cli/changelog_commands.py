@@ -65,10 +65,7 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
         help="folder of the checkpoint; it must not be in use by the local runtime; a Spark query may be using it",
     )
     parser.add_argument(
-        "changelogs",
-        nargs="+",
-        metavar="OPERATOR=CHANGELOG",
-        help=f"an operator and its changelog: {CHANGELOG}",
+        "changelogs", nargs="+", metavar="OPERATOR=CHANGELOG", help=f"an operator and its changelog: {CHANGELOG}"
     )
     add_settings(parser)
 
@@ -90,10 +87,7 @@ def _flush(arguments: argparse.Namespace) -> int:
 def _add_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder for the checkpoint; must not exist")
     parser.add_argument(
-        "changelogs",
-        nargs="+",
-        metavar="CHANGELOG",
-        help=f"the changelog of each operator, in order: {CHANGELOG}",
+        "changelogs", nargs="+", metavar="CHANGELOG", help=f"the changelog of each operator, in order: {CHANGELOG}"
     )
     parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; by default unchanged")
     parser.add_argument("--as-of", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")

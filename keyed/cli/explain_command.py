@@ -14,10 +14,7 @@ from keyed.cli.command import Command
 from keyed.errors import DefinitionError, KeyedError
 
 #: The page with a section for each error: in a wheel, and in a clone.
-_PAGES = (
-    Path(__file__).with_name("troubleshooting.md"),
-    Path(__file__).parents[2] / "docs" / "troubleshooting.md",
-)
+_PAGES = (Path(__file__).with_name("troubleshooting.md"), Path(__file__).parents[2] / "docs" / "troubleshooting.md")
 _LINK = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 #: Domains that are reserved for examples (RFC 2606).
 _RESERVED = re.compile(r"//[^/]*\.(example|invalid|test)(/|$)")

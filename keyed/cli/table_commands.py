@@ -278,10 +278,7 @@ def _replicate(arguments: argparse.Namespace) -> int:
         tables.start(every=arguments.every)
         table = tables[arguments.table]
         to: Sink = topic or keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
-        with (
-            table.replicate(to) as replication,
-            nullcontext() if metrics is None else export(replication, metrics),
-        ):
+        with table.replicate(to) as replication, nullcontext() if metrics is None else export(replication, metrics):
             print(f"replicating {replication.table} to {arguments.to_topic or arguments.to_delta}", flush=True)
             with suppress(KeyboardInterrupt):
                 if arguments.once:
@@ -435,8 +432,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8765, help="port (8765)")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
     parser.add_argument(
-        "--token-file",
-        help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback",
+        "--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback"
     )
     parser.add_argument(
         "--page",

@@ -75,10 +75,7 @@ class Delta:
         return (exported(block) for _, block in self.log_blocks())
 
     def by_group(
-        self,
-        groups: Collection[int],
-        of_prefix: Callable[[bytes], Collection[int]],
-        of_rows: Callable[[pa.Table], Any],
+        self, groups: Collection[int], of_prefix: Callable[[bytes], Collection[int]], of_rows: Callable[[pa.Table], Any]
     ) -> dict[int, Delta]:
         """Return the parts that belong to some key groups.
 

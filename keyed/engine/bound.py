@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from keyed.base.durations import MAX_TIMESTAMP
 from keyed.base.shown import mistaken, shown
 from keyed.codec.keys import decode_key_at, encode_key, normalised
-from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
+from keyed.content.addresses import KIND_OF_CLOCK, NULL, decode_time, encode_time, state_prefix
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import EncodingError, StateAccessError
 from keyed.job.state import State
-from keyed.job.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
+from keyed.job.ttl import StateTtl, StateVisibility, UpdateType
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
@@ -29,9 +29,7 @@ NO_NAMESPACE = encode_key(None)
 
 def kind_of(ttl: StateTtl | None) -> int:
     """Return the kind byte of a state's entries."""
-    if ttl is None:
-        return PLAIN
-    return TTL_PROCESSING if ttl.time_domain is TimeDomain.PROCESSING_TIME else TTL_EVENT
+    return KIND_OF_CLOCK[None if ttl is None else ttl.time_domain.value]
 
 
 class BoundState:

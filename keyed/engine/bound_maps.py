@@ -44,21 +44,21 @@ class _MapCell(Cell):
     Attributes:
         live: The keys of live entries in order: the written ones, and those from before the batch as far as they were
             found. From the first iteration on, so that an iteration costs what it yields, not what was written.
-        found: The number of stored entries found so far, in order; ``None`` if there are no others.
-        found_to: The key of the last one.
+        scanned: The number of stored entries found so far, in order; ``None`` if there are no others.
+        scanned_to: The key of the last one.
         walks: For each running iteration, the keys that were written or removed since it began: true if they existed.
         edits: Number of changes of ``live``.
     """
 
-    __slots__ = ("edits", "found", "found_to", "live", "read", "walks", "written")
+    __slots__ = ("edits", "live", "read", "scanned", "scanned_to", "walks", "written")
 
     def __init__(self, prefix: bytes, retained: _Entries | None) -> None:
         super().__init__(prefix, retained)
         self.read = _Entries() if retained is None else retained
         self.live, self.read.live = self.read.live, None
         self.written: dict[bytes, Any] = {}
-        self.found: int | None = 0
-        self.found_to = b""
+        self.scanned: int | None = 0
+        self.scanned_to = b""
         self.walks: list[dict[bytes, bool]] = []
         self.edits = 0
 
@@ -209,7 +209,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         if cell.live is None:
             subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
             cell.live = sorted(sub for sub in subs if cell.written.get(sub) is not REMOVED)
-        if first > cell.found_to and cell.found is not None and not (self._retains or cell.cleared):
+        if first > cell.scanned_to and cell.scanned is not None and not (self._retains or cell.cleared):
             yield from self._merged(cell, first)
             return
         live, at, edits = cell.live, bisect_left(cell.live, first), cell.edits
@@ -220,13 +220,13 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         try:
             while cell.live is live:
                 sub = live[at] if at < len(live) else None
-                if cell.found is not None and not (self._retains or cell.cleared):
-                    if sub is None or sub > cell.found_to:
-                        if stored is None or position != cell.found:
-                            after = cell.found_to + b"\x00" if cell.found else b""
+                if cell.scanned is not None and not (self._retains or cell.cleared):
+                    if sub is None or sub > cell.scanned_to:
+                        if stored is None or position != cell.scanned:
+                            after = cell.scanned_to + b"\x00" if cell.scanned else b""
                             stored = self._scope.store.scan(cell.prefix, after)
                         self._find_stored(cell, stored)
-                        position = cell.found
+                        position = cell.scanned
                         continue
                 elif sub is None:
                     return
@@ -279,7 +279,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         """Find the next stored entries: as many as were found, so that finding all costs in proportion to them."""
         live, read, written = cell.live, cell.read, cell.written
         assert live is not None
-        before = cell.found or 0
+        before = cell.scanned or 0
         entries = list(islice(stored, before or 1))
         for sub, raw in entries:
             if sub not in written:
@@ -294,9 +294,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                 at = bisect_left(live, sub)
                 if live[at : at + 1] != [sub]:
                     live.insert(at, sub)
-        cell.found = before + len(entries) if entries else None
+        cell.scanned = before + len(entries) if entries else None
         if entries:
-            cell.found_to = entries[-1][0]
+            cell.scanned_to = entries[-1][0]
             cell.edits += 1
 
     def keys(self) -> Iterator[Any]:
@@ -316,7 +316,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def __len__(self) -> int:
         cell = self._cell()
-        is_whole = cell.found is None or self._retains or cell.cleared
+        is_whole = cell.scanned is None or self._retains or cell.cleared
         # Which entries have expired shows when they are read.
         if self.ttl is None and cell.live is not None and is_whole:
             return len(cell.live)

@@ -32,18 +32,8 @@ class Changes:
     """
 
     __slots__ = (
-        "_add",
-        "_get",
-        "_store",
-        "_timed",
-        "bytes",
-        "delta",
-        "entries",
-        "expired",
-        "replaced",
-        "spells_out",
-        "timers",
-        "versions_dropped",
+        *("_add", "_get", "_store", "_timed", "bytes", "delta", "entries", "expired", "replaced", "spells_out"),
+        *("timers", "versions_dropped"),
     )
 
     def __init__(self, store: ReadStore, *, spells_out: bool) -> None:
@@ -54,11 +44,7 @@ class Changes:
         self.delta = Delta()
         self._add = self.delta.entries.append
         self.replaced: dict[int, pa.Table] = {}
-        self.entries = 0
-        self.timers = 0
-        self.bytes = 0
-        self.expired = 0
-        self.versions_dropped = 0
+        self.entries = self.timers = self.bytes = self.expired = self.versions_dropped = 0
 
     def write(self, prefix: bytes, sub: bytes, value: bytes | None) -> None:
         """Write an entry, or remove it with ``None``."""

@@ -306,7 +306,7 @@ def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
     """Raise the error of a call with its place: keyed's errors with their own type, others as the cause."""
     if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
         # A function may raise the same object repeatedly.
-        error.args = (f"{vars(error).setdefault('_said', str(error))} ({where})",)
+        error.args = (f"{vars(error).setdefault('_message', str(error))} ({where})",)
         raise error
     raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{remedy}") from error
 

@@ -74,7 +74,4 @@ class KeyTypes:
 
     def kind(self, key: Any) -> Any:
         """Return the type of a key; for a tuple the types of its parts."""
-        cls = key.__class__
-        if isinstance(key, tuple):
-            return tuple(self.kind(part) for part in key)
-        return cls
+        return tuple(map(self.kind, key)) if isinstance(key, tuple) else key.__class__

@@ -23,13 +23,11 @@ from keyed.job.state import AggregatingState, ListState, MapState, ReducingState
 from keyed.job.table_declaration import TableState
 
 _BOUND: dict[str, Any] = {
-    "table": BoundTableState,
-    "value": BoundValueState,
-    "list": BoundListState,
-    "map": BoundMapState,
-    "reducing": BoundReducingState,
-    "aggregating": BoundAggregatingState,
-    "versioned": BoundVersionedState,
+    bound.kind: bound
+    for bound in (
+        *(BoundTableState, BoundValueState, BoundListState, BoundMapState, BoundReducingState),
+        *(BoundAggregatingState, BoundVersionedState),
+    )
 }
 
 

@@ -20,6 +20,8 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any
 
+import attrs
+
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.shown import type_of
 from keyed.codec.keys import decode_key, encode_key
@@ -40,6 +42,7 @@ _SORTED = frozenset({str, int})
 _key_and_name = attrgetter("key", "name")
 
 
+@attrs.define(eq=False)
 class _Named:
     """A named timer that the batch touched; or an unnamed one, with an empty name, if both are in one list.
 
@@ -50,13 +53,10 @@ class _Named:
         waits: The bucket that it waits in, at or before its time. In other buckets it does not count.
     """
 
-    __slots__ = ("at", "key", "name", "waits")
-
-    def __init__(self, key: Any, name: bytes, at: int | None = None) -> None:
-        self.key = key
-        self.name = name
-        self.at = at
-        self.waits: int | None = None
+    key: Any
+    name: bytes
+    at: int | None = None
+    waits: int | None = None
 
 
 class TimerQueue:

@@ -176,10 +176,10 @@ def _for_each_key(table: pa.Table, keys: Sequence[str], of: Callable[[Any], int]
     groups: Any = numbered.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
     columns = [column_values(groups.column(key)) for key in keys]
     distinct = columns[0] if len(keys) == 1 else list(zip(*columns, strict=True))
-    found: Any = np.array([of(key) for key in distinct], dtype="int64")
+    results: Any = np.array([of(key) for key in distinct], dtype="int64")
     lists = groups.column("__keyed_row_list").combine_chunks()
     result = np.empty(table.num_rows, dtype="int64")
-    result[lists.flatten().to_numpy()] = np.repeat(found, lists.value_lengths().to_numpy())
+    result[lists.flatten().to_numpy()] = np.repeat(results, lists.value_lengths().to_numpy())
     return result
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,14 +29,12 @@ CHUNK_ROWS = 1 << 15
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
+@attrs.define(eq=False)
 class Sorted:
     """Rows with unique keys in the order of the hashes of their keys."""
 
-    __slots__ = ("hashes", "table")
-
-    def __init__(self, hashes: Words, table: pa.Table) -> None:
-        self.hashes = hashes
-        self.table = table
+    hashes: Words
+    table: pa.Table
 
     def find(self, hashes: Words, keys: pa.Table) -> Positions:
         """Return the row with each key, −1 where there is none.

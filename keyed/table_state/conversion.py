@@ -77,8 +77,8 @@ def _is_convertible(source: Any, type_: Any) -> bool:
     if _family(source) != _family(type_):
         return types.is_null(source) or (types.is_integer(source) and types.is_floating(type_))
     if types.is_struct(type_):
-        given = {field.name: field.type for field in source}
-        return all(each.name in given and _is_convertible(given[each.name], each.type) for each in type_)
+        by_name = {field.name: field.type for field in source}
+        return all(each.name in by_name and _is_convertible(by_name[each.name], each.type) for each in type_)
     if types.is_map(type_):
         return _is_convertible(source.key_type, type_.key_type) and _is_convertible(source.item_type, type_.item_type)
     return _family(type_) != "list" or _is_convertible(source.value_type, type_.value_type)

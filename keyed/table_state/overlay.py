@@ -90,8 +90,7 @@ class Overlay:
         kept = np.ones(self._fresh.num_rows, dtype="bool")
         kept[replaced] = False
         self._set_fresh(
-            pa.concat_tables([self._fresh.filter(kept), merged]),
-            np.concatenate([self._origin[kept], origin]),
+            pa.concat_tables([self._fresh.filter(kept), merged]), np.concatenate([self._origin[kept], origin])
         )
 
     def delete(self, keys: pa.Table) -> None:
