@@ -265,8 +265,8 @@ class GeneralWindows:
         is_late = self._event_time and self._definition.cleanup_time(plan.window) <= watermark
         state_windows = plan.state_windows
         state_window = state_windows.pop(plan.window) if is_late else state_windows[plan.window]
-        for gone in in_flight.keys() - state_windows.keys():
-            merging.remove(_place(gone))
+        for unused in in_flight.keys() - state_windows.keys():
+            merging.remove(_place(unused))
         for key, value in state_windows.items() - in_flight.items():
             merging.put(_place(key), (tuple(key), tuple(value)))
         return plan.window, None if is_late else state_window

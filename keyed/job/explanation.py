@@ -60,8 +60,8 @@ def _source(source: Source) -> str:
 
 
 def _watermark(strategy: WatermarkStrategy) -> str:
-    given = attrs.asdict(strategy)
-    others = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None and name != "delay_ms")
+    fields = attrs.asdict(strategy, filter=lambda field, value: value is not None and field.name != "delay_ms")
+    others = "".join(f", {name}={value!r}" for name, value in fields.items())
     return f", watermark {strategy.delay_ms} ms behind{others}"
 
 
@@ -82,13 +82,13 @@ def waited_inputs(last: Stage, stage: Stage) -> dict[int, str]:
 
     The watermark is the lowest of theirs. The numbers are those of `keyed.engine.channels.Advance.held_by`.
     """
-    found = {}
+    inputs = {}
     for number, each in stage.source_inputs.items():
         if each.counts:
             idle = each.source.watermark.idleness_ms
             name = f"source {last.sources.index(each.source) + 1}"
-            found[number] = f"{name}, {'no idleness' if idle is None else f'idle after {idle} ms'}"
-    return found | {number: f"operator {name!r}" for number, name in enumerate(stage.waits_for, len(stage.inputs))}
+            inputs[number] = f"{name}, {'no idleness' if idle is None else f'idle after {idle} ms'}"
+    return inputs | {number: f"operator {name!r}" for number, name in enumerate(stage.waits_for, len(stage.inputs))}
 
 
 def _details(last: Stage, stage: Stage, *, on_spark: bool) -> Iterator[tuple[str, str]]:

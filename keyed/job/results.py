@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-#: What a summary names if there is any, with its counter.
-_TOLD = {"late": "rows_late", "dropped": "rows_dropped", "bad": "rows_bad", "timers pending": "timers_pending"}
+#: The counters that a summary names if they are above zero.
+_COUNTERS = {"late": "rows_late", "dropped": "rows_dropped", "bad": "rows_bad", "timers pending": "timers_pending"}
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
     """Summarize counters: the rows into and out of each operator, and those that its user may not expect."""
-    said = []
+    parts = []
     for name, each in metrics.items():
-        told = [f"{count} {what}" for what, counter in _TOLD.items() if (count := each.get(counter))]
-        said.append(", ".join([f"{name!r}: {each.get('rows_in', 0)} in", f"{each.get('rows_out', 0)} out", *told]))
-    return f"<{'; '.join(said)}>"
+        counts = [f"{count} {what}" for what, counter in _COUNTERS.items() if (count := each.get(counter))]
+        parts.append(", ".join([f"{name!r}: {each.get('rows_in', 0)} in", f"{each.get('rows_out', 0)} out", *counts]))
+    return f"<{'; '.join(parts)}>"
 
 
 @attrs.frozen
@@ -235,9 +235,9 @@ def shown_query(
     name: str, progress: Progress | None, status: Status | None = None, trouble: BaseException | None = None
 ) -> str:
     """Return the ``repr`` of a query: its last operator, its last batch, its status and the error that it retries."""
-    said = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
+    parts = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
     if status is not None:
-        said.append(status.value)
+        parts.append(status.value)
     if trouble is not None:
-        said.append(f"{type(trouble).__name__}: {trouble}")
-    return f"Query({name!r}, {', '.join(said)})"
+        parts.append(f"{type(trouble).__name__}: {trouble}")
+    return f"Query({name!r}, {', '.join(parts)})"

@@ -736,9 +736,8 @@ def stream(
     # No sum with a processing time leaves int64.
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
     strategy = WatermarkStrategy(0) if watermark is None else watermark
-    given = watermark is not None
     data = _as_arrow(source)
-    read = Source(data, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given)
+    read = Source(data, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=watermark is not None)
     return Stream((Input(read, ()),))
 
 
@@ -771,9 +770,9 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
         KeyedError: The query failed.
     """
-    given = Options(**options)
-    last = _with_changelogs(linear(outputs), given)
-    result: RunResult = _runtime(last.source).run(last, outputs, given)
+    settings = Options(**options)
+    last = _with_changelogs(linear(outputs), settings)
+    result: RunResult = _runtime(last.source).run(last, outputs, settings)
     return result
 
 
@@ -787,9 +786,9 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
         outputs: As of ``run``.
         trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
     """
-    given = Options(**options)
-    last = _with_changelogs(linear(outputs), given)
-    query: Query = _runtime(last.source).start(last, outputs, given)
+    settings = Options(**options)
+    last = _with_changelogs(linear(outputs), settings)
+    query: Query = _runtime(last.source).start(last, outputs, settings)
     return query
 
 
@@ -952,8 +951,8 @@ def _check_key_function(function: Callable[..., Any]) -> None:
         ) from None
 
 
-def _keys(given: tuple[KeyColumns, ...]) -> Keys:
-    keys = tuple(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else given
+def _keys(columns: tuple[KeyColumns, ...]) -> Keys:
+    keys = tuple(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
     if len(keys) == 1 and callable(keys[0]):
         _check_key_function(keys[0])
         return keys[0]

@@ -39,8 +39,8 @@ class AsOfColumns(ColumnJoin):
         lefts = self.arrived(0, first, ctx, ctx.current_watermark() + 1)
         if lefts is not None:
             times = integers(lefts, TIME)
-            there = self.lefts.scan([(TIME, ">=", int(times.min())), (TIME, "<=", int(times.max()))])
-            self.lefts.upsert(numbered(lefts, there))
+            stored = self.lefts.scan([(TIME, ">=", int(times.min())), (TIME, "<=", int(times.max()))])
+            self.lefts.upsert(numbered(lefts, stored))
         rights = self.arrived(1, second, ctx, -(2**63))
         if rights is not None:
             self.rights.upsert(rights)
@@ -58,11 +58,11 @@ class AsOfColumns(ColumnJoin):
         codes, of_left = codes_of([rights, lefts], self.keys)
         times, left_times = integers(rights, TIME), integers(lefts, TIME)
         ordered = Ordered(codes, times, np.arange(len(times)))
-        found = ordered.last(of_left, left_times, inclusive=self._exact)
+        matches = ordered.last(of_left, left_times, inclusive=self._exact)
         if tolerance_ms is not None and len(times):
-            found[left_times - times[found] > tolerance_ms] = -1
-        chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(found >= 0)
-        self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (rights, found[chosen]), left_times[chosen])
+            matches[left_times - times[matches] > tolerance_ms] = -1
+        chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(matches >= 0)
+        self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (rights, matches[chosen]), left_times[chosen])
         if rights.num_rows > before.num_rows:
             lasts = np.unique(ordered.last(codes, np.full(len(codes), watermark), inclusive=True))
             self.passed.upsert(rights.take(lasts[lasts >= before.num_rows]))

@@ -194,11 +194,11 @@ class AsyncLookup(Generic[K, V]):
     async def _all(self, keys: list[K]) -> list[V]:
         """Look all keys up; the first failure cancels the rest."""
         ahead = iter(range(len(keys)))
-        found: list[Any] = [None] * len(keys)
+        results: list[Any] = [None] * len(keys)
 
         async def work() -> None:
             for index in ahead:
-                found[index] = await self._one(keys[index])
+                results[index] = await self._one(keys[index])
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -207,7 +207,7 @@ class AsyncLookup(Generic[K, V]):
         except ExceptionGroup as failed:
             # The function's error is raised outside of `except*`, where Python 3.11.2 would wrap it again.
             raise failed.exceptions[0] from None
-        return found
+        return results
 
     async def _one(self, key: K) -> V:
         for attempt in range(self._retries + 1):

@@ -165,10 +165,10 @@ class ColumnJoin(VectorizedCoFunction):
 
     def selected(self, select: Select, stored: tuple[pa.Table, pa.Table], places: tuple[Numbers, Numbers]) -> pa.Table:
         """Return the selected columns of pairs."""
-        taken = [pa.array(of, pa.int64(), mask=of < 0) for of in places]
+        indices = [pa.array(of, pa.int64(), mask=of < 0) for of in places]
 
         def cells(side: int, name: str) -> Any:
-            return stored[side].column(self._plan.sides[side].stored_name(name)).take(taken[side])
+            return stored[side].column(self._plan.sides[side].stored_name(name)).take(indices[side])
 
         columns = [pc.coalesce(cells(0, name), cells(1, name)) for name in select.either]
         columns += [cells(0, name) for name in select.left] + [cells(1, name) for name in select.right]
@@ -189,18 +189,18 @@ def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any])
     Raises:
         UserFunctionError: It raised.
     """
-    made = []
+    outputs = []
     for left, right in zip(lefts, rights, strict=True):
         try:
-            made.append(join(left, right))
+            outputs.append(join(left, right))
         except Exception as error:
             raise UserFunctionError(f"join of {left!r} and {right!r}: {type(error).__name__}: {error}") from error
-    return made
+    return outputs
 
 
-def numbered(table: pa.Table, there: pa.Table) -> pa.Table:
+def numbered(table: pa.Table, stored: pa.Table) -> pa.Table:
     """Return rows with numbers that continue those of the stored rows."""
-    highest = pc.max(there.column(NUMBER)).as_py()
+    highest = pc.max(stored.column(NUMBER)).as_py()
     first = 0 if highest is None else highest + 1
     return table.append_column(NUMBER, pa.array(np.arange(first, first + table.num_rows)))
 

@@ -102,15 +102,15 @@ class IntervalJoin(TimedJoin):
         **options: Unpack[JoinOptions],
     ) -> None:
         super().__init__(**options)
-        made: Any = join
+        function: Any = join
         self.function: ProcessJoinFunction | None = None
-        if isinstance(made, type) and issubclass(made, ProcessJoinFunction):
-            raise DefinitionError(f"join={made.__name__} is a class; give an object of it: {made.__name__}()")
-        if isinstance(made, ProcessJoinFunction):
-            self.function, made = made, made.process_element
+        if isinstance(function, type) and issubclass(function, ProcessJoinFunction):
+            raise DefinitionError(f"join={function.__name__} is a class; give an object of it: {function.__name__}()")
+        if isinstance(function, ProcessJoinFunction):
+            self.function, function = function, function.process_element
             # It may have side outputs of its own.
             self.known_side_outputs = None
-        self.pairs = Pairing(made, how)
+        self.pairs = Pairing(function, how)
         self.lower = milliseconds_of(lower, "lower", least=-MAX_TIMESTAMP) + lower_exclusive
         self.upper = milliseconds_of(upper, "upper", least=-MAX_TIMESTAMP) - upper_exclusive
         if self.lower > self.upper:

@@ -49,19 +49,19 @@ class IntervalColumns(ColumnJoin):
         # rows.
         wide = [_span(came[1], -up, -low), _span(came[0], low, up)]
         states = self.lefts, self.rights
-        there, new = [], []
+        stored, new = [], []
         for side, state in enumerate(states):
             spans = [span for span in (wide[side], _span(came[side], 0, 0)) if span is not None]
             least, greatest = (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else (1, 0)
-            found = state.scan([(TIME, ">=", least), (TIME, "<=", greatest)])
-            there.append(found)
+            candidates = state.scan([(TIME, ">=", least), (TIME, "<=", greatest)])
+            stored.append(candidates)
             rows = came[side]
-            new.append(found.slice(0, 0) if rows is None else self._new(rows, found))
-        lefts, rights = (pa.concat_tables([there[side], new[side]]) for side in (0, 1))
-        looked = self._pairs(there, new)
-        self._mark_and_keep(states, there, new, looked)
-        times = np.maximum(integers(lefts, TIME)[looked[0]], integers(rights, TIME)[looked[1]])
-        self.emit_pairs(ctx, self._pairing.join, (lefts, looked[0]), (rights, looked[1]), times)
+            new.append(candidates.slice(0, 0) if rows is None else self._new(rows, candidates))
+        lefts, rights = (pa.concat_tables([stored[side], new[side]]) for side in (0, 1))
+        pairs = self._pairs(stored, new)
+        self._mark_and_keep(states, stored, new, pairs)
+        times = np.maximum(integers(lefts, TIME)[pairs[0]], integers(rights, TIME)[pairs[1]])
+        self.emit_pairs(ctx, self._pairing.join, (lefts, pairs[0]), (rights, pairs[1]), times)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
@@ -81,13 +81,13 @@ class IntervalColumns(ColumnJoin):
         places = np.where(order < count, order, -1), np.where(order < count, -1, order - count)
         self.emit_pairs(ctx, self._pairing.join, (rows[0], places[0]), (rows[1], places[1]), times[order])
 
-    def _new(self, rows: pa.Table, there: pa.Table) -> pa.Table:
-        rows = numbered(rows, there).append_column(_PAIRED, pa.repeat(False, rows.num_rows))
-        return rows.select(there.column_names).cast(there.schema)
+    def _new(self, rows: pa.Table, stored: pa.Table) -> pa.Table:
+        rows = numbered(rows, stored).append_column(_PAIRED, pa.repeat(False, rows.num_rows))
+        return rows.select(stored.column_names).cast(stored.schema)
 
-    def _pairs(self, there: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
+    def _pairs(self, stored: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
         """Return the rows of each pair with a new row, numbered over stored and new rows."""
-        parts = [there[0], new[0], there[1], new[1]]
+        parts = [stored[0], new[0], stored[1], new[1]]
         codes = codes_of(parts, self.keys)
         times = [integers(part, TIME) for part in parts]
         numbers = [integers(part, NUMBER) for part in parts]
@@ -95,8 +95,8 @@ class IntervalColumns(ColumnJoin):
         rights = Ordered(*(np.concatenate(of[2:]) for of in (codes, times, numbers)))
         left, right = rights.between(codes[1], times[1] + self._lower, times[1] + self._upper)
         lefts = Ordered(codes[0], times[0], numbers[0])
-        looking, found = lefts.between(codes[3], times[3] - self._upper, times[3] - self._lower)
-        left = np.concatenate([left + len(times[0]), found])
+        looking, matches = lefts.between(codes[3], times[3] - self._upper, times[3] - self._lower)
+        left = np.concatenate([left + len(times[0]), matches])
         right = np.concatenate([right, looking + len(times[2])])
         # Pairs are ordered by the later of their rows, and within it by time and number of the other row.
         places = _places(times)
@@ -109,14 +109,14 @@ class IntervalColumns(ColumnJoin):
         return left[order], right[order]
 
     def _mark_and_keep(
-        self, states: Any, there: list[pa.Table], new: list[pa.Table], looked: tuple[Numbers, Numbers]
+        self, states: Any, stored: list[pa.Table], new: list[pa.Table], pairs: tuple[Numbers, Numbers]
     ) -> None:
         """Write the new rows and, in an outer join, those that have a partner for the first time."""
         for side, state in enumerate(states):
-            before, rows = there[side], new[side]
+            before, rows = stored[side], new[side]
             if self._pairing.keeps[side]:
                 paired = np.zeros(before.num_rows + rows.num_rows, dtype="bool")
-                paired[looked[side]] = True
+                paired[pairs[side]] = True
                 index = rows.schema.get_field_index(_PAIRED)
                 rows = rows.set_column(index, _PAIRED, pa.array(paired[before.num_rows :]))
                 first = paired[: before.num_rows] & ~before.column(_PAIRED).to_numpy()

@@ -42,20 +42,20 @@ class KeyIndex:
         """
         names = [name for name, _ in columns]
         keys, number = columns[:width], (_NUMBER, "bigint")
-        made = (
+        states = (
             TableState(Schema((*columns, number)).ddl, key=names, name="numbers"),
             TableState(Schema((*keys, number, *columns[width:])).ddl, key=[*names[:width], _NUMBER], name="members"),
             TableState(Schema((*keys, (_COUNT, "bigint"))).ddl, key=names[:width], name="counts"),
         )
-        numbers, members, counts = (inner_state(each, is_shown=False) for each in made)
+        numbers, members, counts = (inner_state(each, is_shown=False) for each in states)
         return numbers, members, counts
 
     def rows_of(self, keys: pa.Table) -> tuple[pa.Table, Numbers]:
         """Return the rows of distinct keys, and for each of them the place of its key."""
         places = np.arange(keys.num_rows)
         places, numbers = _expanded(places, np.zeros(keys.num_rows, dtype=np.int64), self._counted(keys))
-        found = self.members.lookup(self._numbered(keys, places, numbers))
-        return found.select(self.numbers.key), places
+        members = self.members.lookup(self._numbered(keys, places, numbers))
+        return members.select(self.numbers.key), places
 
     def change(self, rows: pa.Table, is_gone: Numbers) -> None:
         """Add rows, which may be there, or remove them.
@@ -64,10 +64,10 @@ class KeyIndex:
             rows: Distinct rows: the columns of the key, and those that identify a row of a key.
             is_gone: A mask of those to be removed.
         """
-        there = self.numbers.lookup(rows)
-        (_, of_there) = codes_of([rows, there], self.numbers.key)
+        stored = self.numbers.lookup(rows)
+        (_, of_stored) = codes_of([rows, stored], self.numbers.key)
         number = np.full(rows.num_rows, -1)
-        number[of_there] = there.column(_NUMBER).to_numpy()
+        number[of_stored] = stored.column(_NUMBER).to_numpy()
         added, removed = np.flatnonzero(~is_gone & (number < 0)), np.flatnonzero(is_gone & (number >= 0))
         if not len(added) and not len(removed):
             return
@@ -102,10 +102,10 @@ class KeyIndex:
 
     def _counted(self, keys: pa.Table) -> Numbers:
         """Return the number of rows of distinct keys."""
-        found = self.counts.lookup(keys)
-        _, places = codes_of([keys, found], self.counts.key)
+        stored = self.counts.lookup(keys)
+        _, places = codes_of([keys, stored], self.counts.key)
         counts = np.zeros(keys.num_rows, dtype=np.int64)
-        counts[places] = found.column(_COUNT).to_numpy()
+        counts[places] = stored.column(_COUNT).to_numpy()
         return counts
 
     def _numbered(self, keys: pa.Table, places: Numbers, numbers: Numbers) -> pa.Table:

@@ -121,10 +121,10 @@ class LookupJoin(VectorizedFunction):
         distinct = keys.group_by(list(self._keys), use_threads=False).aggregate([])
         self._look_up(distinct)
         # A row for each requested key, in their order: all of them are cached at this point.
-        found = self._cache.lookup(keys)
+        cached = self._cache.lookup(keys)
         for column in self._added.names:
-            table = table.append_column(column, found.column(column))
-        ctx.emit(table if self._how == "left" else table.filter(found.column(_FOUND)))
+            table = table.append_column(column, cached.column(column))
+        ctx.emit(table if self._how == "left" else table.filter(cached.column(_FOUND)))
 
     def _look_up(self, keys: pa.Table) -> None:
         """Look up the keys that are not in the state, and store the results there."""
@@ -137,9 +137,9 @@ class LookupJoin(VectorizedFunction):
         for start in range(0, len(unknown), self._keys_per_call):
             part = unknown[start : start + self._keys_per_call]
             requested = [key[0] if len(key) == 1 else key for key in part]
-            found = self._requested(requested)
+            results = self._requested(requested)
             pairs = zip(part, requested, strict=True)
-            rows += [(*key, *self._columns_of(found.get(one)), one in found) for key, one in pairs]
+            rows += [(*key, *self._columns_of(results.get(one)), one in results) for key, one in pairs]
         if rows:
             self._cache.upsert(table_of(rows, self._stored, "the results of lookup"))
 
@@ -151,26 +151,26 @@ class LookupJoin(VectorizedFunction):
             UserFunctionError: It raised.
         """
         try:
-            given = self._lookup(keys)
+            results = self._lookup(keys)
         except KeyedError:
             raise
         except Exception as error:
             requested = f"{keys!r:.200}"
             raise UserFunctionError(f"lookup of the keys {requested}: {type(error).__name__}: {error}") from error
-        if not isinstance(given, Mapping):
+        if not isinstance(results, Mapping):
             raise OutputDefinitionError(
-                f"lookup returned a value of type {type(given).__name__} for {len(keys)} keys; return a mapping from "
+                f"lookup returned a value of type {type(results).__name__} for {len(keys)} keys; return a mapping from "
                 "keys to values"
             )
-        found = {key: value for key in keys if (value := given.get(key)) is not None}
-        other = next(iter(given), keys[0]) if not found else keys[0]
+        present = {key: value for key in keys if (value := results.get(key)) is not None}
+        other = next(iter(results), keys[0]) if not present else keys[0]
         both_numbers = isinstance(other, Number) and isinstance(keys[0], Number)
         if not both_numbers and not isinstance(other, type(keys[0])):
             raise OutputDefinitionError(
                 f"lookup returned keys such as {other!r:.100} of type {type(other).__name__} for keys such as "
                 f"{keys[0]!r:.100}; return a mapping from the keys that it gets"
             )
-        return found
+        return present
 
     def _columns_of(self, value: Any) -> list[Any]:
         """Return the columns of the results.
@@ -187,10 +187,10 @@ class LookupJoin(VectorizedFunction):
             parts = value
         else:
             parts = (getattr(value, name) for name in names if hasattr(value, name))
-        made = list(parts)
-        if len(made) != len(names):
+        values = list(parts)
+        if len(values) != len(names):
             raise OutputDefinitionError(f"lookup returned {value!r:.200}, which lacks the columns {', '.join(names)}")
-        return made
+        return values
 
 
 def _tuples(table: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:

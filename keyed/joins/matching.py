@@ -19,12 +19,12 @@ def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
         chunks = [chunk for table in tables for chunk in table.column(key).chunks]
         column: Any = pa.chunked_array(chunks, tables[0].schema.field(key).type)
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        found = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
+        indices = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
         if codes is not None:
             # Renumbered, so that the product stays far below 2^63.
-            both = pa.array(codes * max(len(encoded.dictionary), 1) + found)
-            found = both.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype("int64")
-        codes = found
+            both = pa.array(codes * max(len(encoded.dictionary), 1) + indices)
+            indices = both.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype("int64")
+        codes = indices
     return np.split(codes, np.cumsum([table.num_rows for table in tables])[:-1])
 
 
@@ -81,8 +81,8 @@ class Ordered:
     def last(self, codes: Numbers, times: Numbers, *, inclusive: bool) -> Numbers:
         """Return the last row of a key up to a time, or before it; −1 if there is none."""
         places = self.before(codes, times, inclusive=inclusive) - 1
-        found = np.full(len(codes), -1)
+        rows = np.full(len(codes), -1)
         # The preceding row has this key unless it precedes the key's first row.
         has = places >= np.searchsorted(self._places, codes * (len(self._times) + 1))
-        found[has] = self.order[places[has]]
-        return found
+        rows[has] = self.order[places[has]]
+        return rows

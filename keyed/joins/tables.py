@@ -143,8 +143,8 @@ class TableJoin(ColumnPathJoin):
         return (left, right) if is_kept and (left is not None or right is not None) else None
 
     def _latest(self) -> Any:
-        found = self.table.value()
-        return None if found is None else found[1]
+        latest = self.table.value()
+        return None if latest is None else latest[1]
 
     def _keep(self, value: Any, ctx: Context) -> None:
         time, before = ctx.timestamp(), self.table.value()
@@ -232,11 +232,11 @@ class EnrichmentJoin(TableJoin):
 
     def _release(self, right: Any, now: int) -> Iterator[Any]:
         # Those whose time-out is over wait for their timer.
-        found = sorted(self.waiting.items_from((now, 0)), key=lambda entry: entry[0][1])
-        for place, value in found:
+        waiting = sorted(self.waiting.items_from((now, 0)), key=lambda entry: entry[0][1])
+        for place, value in waiting:
             self.waiting.remove(place)
             yield from self.pairs.emit(value, right)
-        if found:
+        if waiting:
             self._forget_number()
 
     def _forget_number(self) -> None:

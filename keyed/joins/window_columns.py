@@ -60,10 +60,10 @@ class WindowColumns(ColumnJoin):
                 self.divert(side, table.filter(pa.array(late)), ctx)
             if is_open.any():
                 kept = rows.take(of[is_open]).append_column(_START, pa.array(starts[is_open]))
-                there = state.scan(
+                stored = state.scan(
                     [(_START, ">=", int(starts[is_open].min())), (_START, "<=", int(starts[is_open].max()))]
                 )
-                state.upsert(numbered(kept, there))
+                state.upsert(numbered(kept, stored))
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
@@ -81,9 +81,9 @@ class WindowColumns(ColumnJoin):
         values: list[Any] = []
         times: list[int] = []
         for start, outputs in self._outputs(sides):
-            made = list(outputs)
-            values += made
-            times += [start + size - 1] * len(made)
+            of_window = list(outputs)
+            values += of_window
+            times += [start + size - 1] * len(of_window)
         self.emit(ctx, values, np.array(times, dtype="int64"))
 
     def _outputs(self, sides: list[tuple[Any, list[Any]]]) -> Iterator[tuple[int, Any]]:

@@ -174,7 +174,7 @@ class MeanColumn(_Simple):
         *total, count = parts
         if pa.types.is_decimal(total[0].type):
             pairs = zip(total[0].to_pylist(), count.to_pylist(), strict=True)
-            means = [None if whole is None else decimal_mean(whole, n, self._type, self._name) for whole, n in pairs]
+            means = [None if total is None else decimal_mean(total, n, self._type, self._name) for total, n in pairs]
             return pa.array(means, pa.decimal128(*decimal_of(self._type)))
         if not self._sum.is_integer:
             return pc.divide(total[0], count.cast(pa.float64()))
@@ -293,15 +293,15 @@ class Arrived(Accumulator):
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
-        there = column.is_valid() if self._ignore_nulls else pa.repeat(True, len(groups.ids))
-        return self.merged([column, there], groups)
+        is_present = column.is_valid() if self._ignore_nulls else pa.repeat(True, len(groups.ids))
+        return self.merged([column, is_present], groups)
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
-        there = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
-        chosen = groups.of(there)
+        present = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
+        chosen = groups.of(present)
         # Where no value is there, any row has a null.
         rows = groups.last_rows()
-        rows[chosen.ids[::-1] if not self._latest else chosen.ids] = there[::-1] if not self._latest else there
+        rows[chosen.ids[::-1] if not self._latest else chosen.ids] = present[::-1] if not self._latest else present
         return pick(parts, rows)
 
 

@@ -152,8 +152,8 @@ class Fold:
             results.append(self._joined(carried, segment[chosen], parts, rows, group, len(chosen)))
             carried = self._joined(carried, np.arange(len(starts)), parts, here, segment[here], len(starts))
         order = np.argsort(np.concatenate(outputs), kind="stable")
-        whole = [concatenated(columns) for columns in zip(*results, strict=True)]
-        return pick(whole, order)
+        joined = [concatenated(columns) for columns in zip(*results, strict=True)]
+        return pick(joined, order)
 
     def _joined(self, carried: Parts | None, of: Any, parts: Parts, rows: Any, group: Any, count: int) -> Parts:
         """Return the carried parts at ``of``, one per group, merged with rows of the groups."""

@@ -43,7 +43,7 @@ class PythonAggregate(Accumulator):
                 accumulators[place], has_value[place] = function.create_accumulator(), True
             value = tuple(value.values()) if isinstance(value, dict) else value
             accumulators[place] = function.add(value, accumulators[place])
-        cells = [encode_tagged(each) if there else None for each, there in zip(accumulators, has_value, strict=True)]
+        cells = [encode_tagged(each) if has else None for each, has in zip(accumulators, has_value, strict=True)]
         return [pa.array(cells, pa.binary())]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:

@@ -193,16 +193,16 @@ class SliceWindows(ColumnWindows):
         slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), wanted[self._slice]])])
         at = np.full(slots.count, -1, dtype=np.int64)
         at[slots.ids[: stored.num_rows]] = np.arange(stored.num_rows)
-        found = at[slots.ids[stored.num_rows :]]
-        is_there = found >= 0
+        stored_at = at[slots.ids[stored.num_rows :]]
+        is_stored = stored_at >= 0
         each = self._fold.of_rows(BatchRows(table, times), Groups(np.arange(len(rows)), len(rows)))
-        held = pick(self._fold.stored(stored), found[is_there])
+        held = pick(self._fold.stored(stored), stored_at[is_stored])
         parts = [concatenated(pair) for pair in zip(held, each, strict=True)]
-        segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_there], segments.ids])
+        segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_stored], segments.ids])
         order = np.argsort(segment, kind="stable")
-        is_row = order >= is_there.sum()
+        is_row = order >= is_stored.sum()
         parts = self._fold.running(pick(parts, order), segment[order], np.flatnonzero(is_row))
-        rows = order[is_row] - is_there.sum()
+        rows = order[is_row] - is_stored.sum()
         self.emit(ctx, pick(keys, rows), windows[rows], windows[rows] + slices.size, parts)
 
 
