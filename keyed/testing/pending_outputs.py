@@ -19,41 +19,33 @@ class PendingOutputs:
 
     def __init__(self) -> None:
         self.side: set[str] = set()
-        self._rows: dict[str | None, list[Record]] = {}
-        self._tables: dict[str | None, EmittedTables] = {}
+        self._emitted: dict[str | None, list[Emitted | EmittedTables]] = {}
 
     def add(self, result: BatchResult) -> None:
         """Add the outputs of a key group in a micro-batch."""
-        self._add(None, result.main)
-        for tag, emitted in result.side.items():
-            self.side.add(tag)
-            self._add(tag, emitted)
-
-    def _add(self, tag: str | None, emitted: Emitted | EmittedTables) -> None:
-        if isinstance(emitted, EmittedTables):
-            self._tables.setdefault(tag, EmittedTables()).extend(emitted)
-            return
-        self._rows.setdefault(tag, []).extend(map(Record, emitted.values, emitted.timestamps()))
+        self.side |= result.side.keys()
+        for tag, emitted in [(None, result.main), *result.side.items()]:
+            self._emitted.setdefault(tag, []).append(emitted)
 
     def pending(self) -> dict[str | None, list[Record]]:
         """Return the outputs that were not taken, the main output first."""
-        tags = sorted({*self._rows, *self._tables}, key=lambda tag: tag or "")
-        return {tag: records for tag in tags if (records := self._of(tag))}
+        tags = sorted(self._emitted, key=lambda tag: tag or "")
+        return {tag: records for tag in tags if (records := self._records(tag))}
 
     def take(self, tag: str | None) -> list[Record]:
         """Return and remove an output as rows."""
-        records = self._of(tag)
-        self._rows.pop(tag, None)
-        self._tables.pop(tag, None)
+        records = self._records(tag)
+        self._emitted.pop(tag, None)
         return records
 
     def take_tables(self, tag: str | None) -> list[Any]:
         """Return and remove an output as the tables that were emitted."""
-        return self._tables.pop(tag, EmittedTables()).tables
+        emitted = self._emitted.pop(tag, [])
+        return [table for each in emitted if isinstance(each, EmittedTables) for table in each.tables]
 
-    def _of(self, tag: str | None) -> list[Record]:
-        emitted = self._tables.get(tag, EmittedTables())
-        return self._rows.get(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
+    def _records(self, tag: str | None) -> list[Record]:
+        emitted = self._emitted.get(tag, ())
+        return [record for each in emitted for record in map(Record, each.values, each.timestamps())]
 
     def side_name(self, tag: OutputTag | str) -> str:
         """Return the name of a side output.
