@@ -134,7 +134,7 @@ class GeneralWindows:
             self._fire(window, contents)
         if result.purges:
             contents.clear()
-        self._at_cleanup(window, self._register)
+        self._change_cleanup_timer(window, self._register)
         if self._definition.idle_timeout_ms is not None:
             time = min(now + self._definition.idle_timeout_ms, MAX_TIMESTAMP)
             triggering.timers.set_timer((_IDLE, *window), time, TimeDomain.PROCESSING_TIME)
@@ -174,7 +174,7 @@ class GeneralWindows:
         if self._event_time and window.max_timestamp() <= watermark:
             return
         self._fire(window, contents)
-        self._at_cleanup(window, self._delete)
+        self._change_cleanup_timer(window, self._delete)
         self._clean_up(window, contents)
 
     # Windows ----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class GeneralWindows:
             return value  # type: ignore[no-any-return]
         return [value]
 
-    def _at_cleanup(self, window: Any, change_timer: Callable[[int], None]) -> None:
+    def _change_cleanup_timer(self, window: Any, change_timer: Callable[[int], None]) -> None:
         """Register or delete the timer that cleans a window up."""
         time = self._definition.cleanup_time(window)
         if time < MAX_TIMESTAMP:  # the window never ends
@@ -290,7 +290,7 @@ class GeneralWindows:
         for window in merge.merged:
             triggering.current = window
             self._trigger.clear(window, triggering)
-            self._at_cleanup(window, self._delete)
+            self._change_cleanup_timer(window, self._delete)
             if self._definition.idle_timeout_ms is not None:
                 triggering.timers.cancel_timer((_IDLE, *window), TimeDomain.PROCESSING_TIME)
         target = self._contents.namespace(tuple(merge.state_window))

@@ -212,11 +212,7 @@ class WindowedStream:
         return self._build(named, None)
 
     @_shows
-    def process(
-        self,
-        process: ProcessWindowFunction,
-        **options: Unpack[WindowOptions],
-    ) -> Output:
+    def process(self, process: ProcessWindowFunction, **options: Unpack[WindowOptions]) -> Output:
         """Call a function with all elements of a window, which the window keeps. Options: see ``reduce``."""
         return self._build(None, process, **options)
 

@@ -23,11 +23,7 @@ from keyed.job.state import ListState, MapState, State, ValueState
 _CHANGES = {"append", "extend", "insert", "remove", "clear", "sort", "reverse", "update", "add", "discard"}
 _CHANGES |= {"setdefault", "popitem", "pop"}
 #: Methods of states that return a copy of something that can change.
-_READS: dict[type[State], set[str]] = {
-    ValueState: {"value"},
-    ListState: {"get"},
-    MapState: {"get", "setdefault"},
-}
+_READS: dict[type[State], set[str]] = {ValueState: {"value"}, ListState: {"get"}, MapState: {"get", "setdefault"}}
 _REMEDIES: dict[type[State], str] = {
     ValueState: "value = self.{0}.value(), change it, self.{0}.update(value)",
     ListState: "values = self.{0}.get(), change it, self.{0}.update(values)",

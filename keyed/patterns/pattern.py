@@ -32,11 +32,7 @@ class Pattern(StepSequence):
 
     @classmethod
     def begin(
-        cls,
-        step: str | Pattern,
-        where: Where | None = None,
-        *,
-        after_match: AfterMatchSkipStrategy | None = None,
+        cls, step: str | Pattern, where: Where | None = None, *, after_match: AfterMatchSkipStrategy | None = None
     ) -> Pattern:
         """Begin a pattern.
 
@@ -145,11 +141,7 @@ class Pattern(StepSequence):
 
     @shows_units
     def within(
-        self,
-        duration: Duration | None = None,
-        *,
-        since: Literal["first", "previous"] = "first",
-        **units: Unpack[Units],
+        self, duration: Duration | None = None, *, since: Literal["first", "previous"] = "first", **units: Unpack[Units]
     ) -> Pattern:
         """Limit the time of a match; a partial match that exceeds it times out.
 
