@@ -2,8 +2,7 @@
 
 [Extending](../how-to/extending.md) has examples.
 
-- Order: by ``rank_of``, a static method of the function from an element to a number, the local runtime orders
-  elements of equal timestamps. With ``right_first = True``, the second of two streams runs first at equal timestamps.
+- Order: with ``right_first = True`` in a function's class, the second of two streams runs first at equal timestamps.
 - Changelogs: `keyed.changelog.Changelog` is the protocol ([reference](changelogs.md#changelog)).
 - Sinks: subclass `Sink`, whose `open` returns a `SinkWriter` for an `Owner`; it writes each `SinkBatch` exactly once.
   `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one.

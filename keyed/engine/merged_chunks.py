@@ -14,22 +14,16 @@ from keyed.engine.batch import Chunk
 Part = tuple[Iterable[Chunk], int | None]
 
 
-def merged_chunks(
-    parts: Sequence[Part], *, by_time: bool, rank: Callable[[Any], Any] | None = None, right_first: bool = False
-) -> Iterator[Chunk]:
+def merged_chunks(parts: Sequence[Part], *, by_time: bool, right_first: bool = False) -> Iterator[Chunk]:
     """Yield the rows of several inputs by time; rows of equal times in the order of the inputs.
 
     Args:
         parts: The inputs, each in the order in which it would run alone.
         by_time: True if rows run by time; all of them need a time then. Otherwise one input runs after the other.
-        rank: Returns the order of elements of equal times, if they have one.
         right_first: The inputs of the second side are before those of the first one.
     """
     if right_first:
         parts = sorted(parts, key=lambda part: -(part[1] or 0))
-    if by_time and rank is not None:
-        yield from _ranked(parts, rank)
-        return
     if not by_time:
         for chunks, side in parts:
             yield from (_of_side(chunk, side) for chunk in chunks)
@@ -48,20 +42,6 @@ def merged_chunks(
     for head in heads:
         yield head.take(None)
         yield from (_of_side(chunk, head.side) for chunk in head.chunks)
-
-
-def _ranked(parts: Sequence[Part], rank: Callable[[Any], Any]) -> Iterator[Chunk]:
-    """Yield the rows of all inputs as one chunk, by time and rank."""
-    rows = [
-        (MIN_TIMESTAMP if time is None else time, rank(value), (key, time, value, side))
-        for chunks, side in parts
-        for keys, times, values, _ in chunks
-        for key, time, value in zip(keys, times or (), values, strict=True)
-    ]
-    if rows:
-        rows.sort(key=itemgetter(0, 1))
-        keys, times, values, sides = map(list, zip(*(row for _, _, row in rows), strict=True))
-        yield keys, times, values, None if parts[0][1] is None else sides
 
 
 def _of_side(chunk: Chunk, side: int | None) -> Chunk:

@@ -26,7 +26,7 @@ from keyed.engine.loader import Loader
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.replica import Replica
 from keyed.errors import KeyTypeError
-from keyed.job.graph import Port, Source, Stage
+from keyed.job.graph import Port, Stage
 from keyed.job.results import RestoreProgress
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Restoration
@@ -115,9 +115,6 @@ class LocalOperator:
         self._times_broadcast = any(each.is_broadcast and each.event_time for each in stage.inputs)
         self._keys_of = [key_getter(each.keys, stage.name) for each in stage.inputs]
         self._vectorized = isinstance(stage.function, VectorizedFunction)
-        #: Order of elements of equal times; a source has them in that order.
-        self._rank = getattr(stage.function, "rank_of", None)
-        self._is_ranked = len(stage.inputs) == 1 and isinstance(stage.inputs[0].origin, Source)
         #: The main output of each key group in the last batch, for an operator that is chained to this one.
         self.emitted: list[Emitted | EmittedTables] = []
 
@@ -400,7 +397,7 @@ class LocalOperator:
 
         def chunks(group: int) -> Iterable[Chunk]:
             parts = [(each[group](), side) for each, side in zip(routed, sides, strict=True)]
-            return merged_chunks(parts, by_time=by_time, rank=self._rank, right_first=right_first)
+            return merged_chunks(parts, by_time=by_time, right_first=right_first)
 
         return [partial(chunks, group) for group in range(len(self.groups))]
 
@@ -449,9 +446,6 @@ class LocalOperator:
             return tuple
         if has_time and self.spec.by_time:
             # Rows without a timestamp come from processing-time timers upstream; they run first.
-            if self._rank is not None and not self._is_ranked:
-                rank = self._rank
-                rows.sort(key=lambda row: rank(row[2]))
             rows.sort(key=lambda row: MIN_TIMESTAMP - 1 if row[1] is None else row[1])
         keys, timestamps, values = map(list, zip(*rows, strict=True))
         return lambda: ((keys, timestamps if has_time else None, values, None),)
