@@ -59,7 +59,8 @@ def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Boun
         for column, comparison, value in _conjuncts(expression, functions):
             bound = bounds.setdefault(schema.names[column], Bound())
             if comparison == "equal":
-                _narrow(bound, value if isinstance(value, list) else [value])
+                values = value if isinstance(value, list) else [value]
+                bound.values = values if bound.values is None else [each for each in bound.values if each in values]
             elif comparison in ("gt", "gte") and (bound.least is None or value > bound.least):
                 bound.least = value
             elif comparison in ("lt", "lte") and (bound.greatest is None or value < bound.greatest):
@@ -68,10 +69,6 @@ def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Boun
         # A form that is not parsed, or that Substrait lacks, adds no bound.
         return bounds
     return bounds
-
-
-def _narrow(bound: Bound, values: list[Any]) -> None:
-    bound.values = values if bound.values is None else [value for value in bound.values if value in values]
 
 
 def _conjuncts(expression: dict[int, list[Any]], functions: dict[int, str]) -> Iterator[tuple[int, str, Any]]:

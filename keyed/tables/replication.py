@@ -226,7 +226,10 @@ class Replication(Closeable):
                 self._claim()
             if self._advance():
                 return 0.0
-            self._store_at_times()
+            since = time.monotonic() - self._stored_at
+            if since > _STORE:
+                # Batches without changes have no transaction, so their position is stored now and then.
+                self._store(again=since > _STORE_AGAIN)
         except Exception as error:
             self._is_claimed = False
             self._writer.close()
@@ -234,7 +237,7 @@ class Replication(Closeable):
                 raise
             raise self._translated(error) from error
         if self._feed.is_followed():
-            self._feed.wait(self._has_next, _WAIT)
+            self._feed.wait(lambda: self._work.is_stopping or self._next() is not None, _WAIT)
             return 0.0
         return _LOOK_AGAIN
 
@@ -244,9 +247,6 @@ class Replication(Closeable):
     def _translated(self, error: Exception) -> SinkError:
         """Return the error to raise for one of the sink."""
         return SinkError(f"{self.to!r}: {type(error).__name__}: {error}")
-
-    def _has_next(self) -> bool:
-        return self._work.is_stopping or self._next() is not None
 
     def _next(self) -> int | None:
         """Return the commit to be written next, 0 for the whole state, or ``None`` if there is nothing to do."""
@@ -403,14 +403,6 @@ class Replication(Closeable):
         self.rows += written.rows
         self.tombstones += written.tombstones
         self._show(token)
-
-    def _store_at_times(self) -> None:
-        """Store the position of batches without changes, now and then."""
-        since = time.monotonic() - self._stored_at
-        if since > _STORE_AGAIN:
-            self._store(again=True)
-        elif since > _STORE:
-            self._store()
 
     def _store(self, *, again: bool = False) -> None:
         at, copied = self._at, self._copied

@@ -118,15 +118,13 @@ class CommittedState:
         """Count the live entries of a key or of all."""
         if key is not None:
             entries = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
-            return entries + sum(len(self.state(name).get(key, ())) for name in self._table_names())
+            states = [each for _, meta, _ in self._groups.committed() for each in meta.states.items()]
+            names = {name for name, state in states if state["schema"]["kind"] == "table"}
+            return entries + sum(len(self.state(name).get(key, ())) for name in names)
         count = sum(1 for prefix, _, _ in self._groups.entries() if prefix[0] < TIMER_PROCESSING)
         committed = self._groups.committed()
         tables = [store.table(state_id) for _, meta, store in committed for state_id in table_keys(meta.states)]
         return count + sum(table.num_rows for table in tables if table is not None)
-
-    def _table_names(self) -> set[str]:
-        described = [each for _, meta, _ in self._groups.committed() for each in meta.states.items()]
-        return {name for name, state in described if state["schema"]["kind"] == "table"}
 
     def metrics(self) -> dict[str, int]:
         """Return the counters, summed over key groups."""

@@ -434,7 +434,9 @@ class _Server:
                     # A share without timers does not have the type of the keys, nor any timer of this key.
                     if example or not is_share:
                         with suppress(errors.GroupUnavailable) if is_share else nullcontext():
-                            stored = sorted(table.stored(key), key=_time_of_timer)
+                            stored = sorted(
+                                table.stored(key), key=lambda each: (each[1].domain.value, each[1].timestamp)
+                            )
                 page = list(islice(stored, limit))
                 timers = {"timers": self._listed(timer._asdict() for _, timer in page)}
                 if not is_share:
@@ -1070,10 +1072,6 @@ def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[
     key = key_of(request.path_params["key"], example_key, "key")
     entry = entry_of(query["entry"], example_entry, table.schema, "entry") if "entry" in query else NOT_GIVEN
     return key, entry, namespace_of(query.get("namespace"), None, "namespace")
-
-
-def _time_of_timer(stored: tuple[bytes, Timer]) -> tuple[str, int]:
-    return stored[1].domain.value, stored[1].timestamp
 
 
 def _is_share(request: Request) -> bool:
