@@ -157,20 +157,13 @@ class DrivenFunction(CommittedState, Closeable):
             raise DefinitionError(f"process_batch: for {type(function).__name__} use {calls}")
         self._process_tables([with_times(table, timestamps)])
 
-    def process_batches(
-        self,
-        first: pa.Table | None,
-        second: pa.Table | None,
-        timestamps: str | None = None,
-        timestamps2: str | None = None,
-    ) -> None:
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, timestamps: str | None = None) -> None:
         """As `process_batch`, with a `keyed.vectorized.VectorizedCoFunction`.
 
         Args:
             first: Rows of the first side, or ``None``.
             second: Those of the second side.
-            timestamps: As in `process_batch`.
-            timestamps2: The same of the second side; by default that of the first.
+            timestamps: As in `process_batch`, of both sides.
 
         Raises:
             DefinitionError: As in `process_batch`.
@@ -180,8 +173,8 @@ class DrivenFunction(CommittedState, Closeable):
         function = self._groups.spec.function
         if not isinstance(function, VectorizedCoFunction):
             raise DefinitionError(f"process_batches: {type(function).__name__} is not a VectorizedCoFunction")
-        sides = [(first, timestamps), (second, timestamps2 or timestamps)]
-        self._process_tables([table if table is None else with_times(table, times) for table, times in sides])
+        tables = [table if table is None else with_times(table, timestamps) for table in (first, second)]
+        self._process_tables(tables)
 
     def _process_tables(self, tables: list[pa.Table | None]) -> None:
         self._commit(self._batches.of_tables(self._groups.spec, tables, self._processing_time))
