@@ -166,14 +166,14 @@ def _others_than(commit: Commit) -> list[Commit]:
 
 def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
     """Check that a call raises an error whose message contains some words."""
-    said = None
+    text = None
     try:
         call()
     except kind as error:
-        said = str(error)
-    assert said is not None, f"no {kind.__name__} was raised"
-    missing = [word for word in words if word not in said]
-    assert not missing, f"{missing} not in: {said}"
+        text = str(error)
+    assert text is not None, f"no {kind.__name__} was raised"
+    missing = [word for word in words if word not in text]
+    assert not missing, f"{missing} not in: {text}"
 
 
 class ChangelogConformance:

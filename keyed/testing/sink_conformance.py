@@ -297,5 +297,5 @@ class CopyConformance:
         assert {name: last[1][name] for name in expected} == expected, last
 
     def _expect_rows(self, path: Path, **rows: int) -> None:
-        found = sorted(self.read(path / "sink"))
-        assert found == sorted(rows.items()), found
+        stored = sorted(self.read(path / "sink"))
+        assert stored == sorted(rows.items()), stored
