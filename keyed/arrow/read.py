@@ -42,7 +42,7 @@ def table_chunks(
         return
     table = table.combine_chunks()
     names, columns = table.column_names, [column.chunk(0) for column in table.columns]
-    dictionary, codes = _dictionary(table, keys)
+    dictionary, codes = distinct_keys(table, keys)
     distinct = np.fromiter(map(normalised, dictionary), dtype=object, count=len(dictionary))
     # Functions get the rows of the source unchanged.
     came = len(keys) == 1 and all(map(operator.is_, dictionary, distinct))
@@ -66,33 +66,22 @@ def table_rows(table: Any) -> list[Any]:
     return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
 
 
-def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
-    """Return the distinct keys, and each row's index into them."""
+def distinct_keys(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
+    """Return the distinct keys of a table in one chunk, and each row's index into them."""
     import numpy as np
     import pyarrow as pa
 
     if not keys:
         return [()], np.zeros(table.num_rows, dtype="int64")
-    codes: Any = None
-    for name in keys:
-        encoded = table.column(name).chunk(0).dictionary_encode()
-        indices = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
-        if codes is None:
-            codes = indices
-            continue
-        # The codes so far are renumbered, so that the product stays far below 2^63.
-        codes = pa.array(codes * len(encoded.dictionary) + indices).dictionary_encode().indices.to_numpy()
-        codes = codes.astype("int64")
     if len(keys) == 1:
-        values = column_values(encoded.dictionary)
-    else:
-        # Codes count values by first appearance. Of several writes to one place the last stays, so each code is left
-        # with its first row.
-        firsts = np.empty(int(codes.max()) + 1, dtype="int64")
-        firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-        chosen = table.select(list(keys)).take(pa.array(firsts))
-        values = list(zip(*[column_values(column) for column in chosen.columns], strict=True))
-    return values, codes
+        encoded = table.column(keys[0]).chunk(0).dictionary_encode()
+        return column_values(encoded.dictionary), encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
+    codes: Any = np.empty(table.num_rows, dtype="int64")
+    rows = table.select(list(keys)).append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
+    groups: Any = rows.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
+    members = groups.column("__keyed_row_list").combine_chunks()
+    codes[members.flatten().to_numpy()] = np.repeat(np.arange(len(members)), members.value_lengths().to_numpy())
+    return list(zip(*(column_values(groups.column(name)) for name in keys), strict=True)), codes
 
 
 def column_values(column: Any) -> list[Any]:

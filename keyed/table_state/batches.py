@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed.arrow.event_times import event_times, time_order
-from keyed.arrow.read import column_values, table_rows
+from keyed.arrow.read import column_values, distinct_keys, table_rows
 from keyed.arrow.write import arrow_schema
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.base.schemas import Schema
@@ -171,16 +171,12 @@ def key_hashes(table: pa.Table, keys: Sequence[str]) -> Any:
 
 def _for_each_key(table: pa.Table, keys: Sequence[str], of: Callable[[Any], int]) -> Any:
     """Return the result of a function of each row's key; the function is called once for each distinct key."""
+    if not table.num_rows:
+        return np.empty(0, dtype="int64")
     columns = [_decoded(table.column(key)) for key in keys]
-    numbered = pa.table(columns, names=list(keys)).append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
-    groups: Any = numbered.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
-    columns = [column_values(groups.column(key)) for key in keys]
-    distinct = columns[0] if len(keys) == 1 else list(zip(*columns, strict=True))
+    distinct, codes = distinct_keys(pa.table(columns, names=list(keys)).combine_chunks(), keys)
     results: Any = np.array([of(key) for key in distinct], dtype="int64")
-    lists = groups.column("__keyed_row_list").combine_chunks()
-    result = np.empty(table.num_rows, dtype="int64")
-    result[lists.flatten().to_numpy()] = np.repeat(results, lists.value_lengths().to_numpy())
-    return result
+    return results[codes]
 
 
 def _decoded(column: Any) -> Any:
