@@ -21,14 +21,7 @@ from keyed.errors import DefinitionError
 from keyed.job.graph import Stage
 from keyed.job.metrics_exports import OpenTelemetry, Prometheus
 from keyed.job.options import Options
-from keyed.runtimes.job_metrics import (
-    METRICS,
-    JobMetrics,
-    Metric,
-    ReplicationMetrics,
-    Sample,
-    prometheus_families,
-)
+from keyed.runtimes.job_metrics import METRICS, JobMetrics, Metric, ReplicationMetrics, Sample, prometheus_families
 from keyed.tables.replication import Replication
 
 if TYPE_CHECKING:

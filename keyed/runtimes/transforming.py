@@ -142,10 +142,7 @@ def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[A
 
 
 def results_of(
-    function: Callable[[Any], Any],
-    values: list[Any],
-    where: str,
-    accept: Callable[[Any, Any, str], Any] | None = None,
+    function: Callable[[Any], Any], values: list[Any], where: str, accept: Callable[[Any, Any, str], Any] | None = None
 ) -> list[Any]:
     """Return the result of a function for each value, as another function accepts it, or refuses it."""
     results: list[Any] = []

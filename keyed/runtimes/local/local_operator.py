@@ -65,14 +65,7 @@ class LocalOperator:
     """
 
     def __init__(
-        self,
-        stage: Stage,
-        commits: BufferedCommits,
-        folder: Path,
-        collector: Collector,
-        *,
-        last: bool,
-        keeps: bool,
+        self, stage: Stage, commits: BufferedCommits, folder: Path, collector: Collector, *, last: bool, keeps: bool
     ) -> None:
         self.stage = stage
         self.spec = stage.spec(stage.parallelism or 1, output_timestamps=not last)

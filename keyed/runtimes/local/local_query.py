@@ -115,12 +115,7 @@ class LocalQuery(Shown):
     """A `keyed.Query` of the local runtime."""
 
     def __init__(
-        self,
-        last: Stage,
-        outputs: tuple[BoundOutput, ...],
-        options: Options,
-        kept: KeptTables,
-        export: MetricsExport,
+        self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, kept: KeptTables, export: MetricsExport
     ) -> None:
         options.refuse(_NOT_HERE)
         self._last = last
@@ -194,11 +189,7 @@ class LocalQuery(Shown):
         return with_statuses(self.progress, self._names, self._statuses())
 
     def _statuses(self) -> dict[str, int]:
-        return {
-            "query_status": self.status.number,
-            **self._kept.statuses(),
-            **self._export_of_metrics.statuses(),
-        }
+        return {"query_status": self.status.number, **self._kept.statuses(), **self._export_of_metrics.statuses()}
 
     def _of_query(self) -> dict[str, int]:
         """Return the exported metrics of the query: the statuses, and the rows that its sources have skipped."""

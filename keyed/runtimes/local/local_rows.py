@@ -256,11 +256,7 @@ def emitted_rows(emitted: Emitted | EmittedTables, output: Port) -> list[Any]:
 
 
 def after_steps(
-    values: list[Any],
-    times: list[int | None] | None,
-    steps: Sequence[Transform],
-    schema: Schema | None,
-    operator: str,
+    values: list[Any], times: list[int | None] | None, steps: Sequence[Transform], schema: Schema | None, operator: str
 ) -> TransformedRows:
     """Return values and their timestamps after transformations.
 

@@ -23,14 +23,7 @@ from keyed.job.graph import Port, Stage
 from keyed.job.operators import OperatorSpec
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction, combines
 from keyed.rows import fields_of
-from keyed.runtimes.local.local_rows import (
-    Limit,
-    SourceRows,
-    check_column,
-    checked,
-    column_times,
-    timestamp_of,
-)
+from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.table_state.batches import (
     check_key_types,
     check_keys,

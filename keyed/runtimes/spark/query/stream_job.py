@@ -121,11 +121,7 @@ class StreamJob(Job):
             # It was restored before.
             self.points = {}
         self._exports = Exports(
-            self._session,
-            self._folder,
-            self._changelogs,
-            ticks=last.ticks,
-            written_here=self.writes_here,
+            self._session, self._folder, self._changelogs, ticks=last.ticks, written_here=self.writes_here
         )
 
     def close(self) -> None:

@@ -79,14 +79,7 @@ class ReplicaCache:
 
     @contextmanager
     def replica(
-        self,
-        operator: str,
-        group: int,
-        log_id: str,
-        folder: Path | None,
-        *,
-        new: bool = False,
-        kind: Store = "rocksdb",
+        self, operator: str, group: int, log_id: str, folder: Path | None, *, new: bool = False, kind: Store = "rocksdb"
     ) -> Iterator[Replica]:
         """Open the replica of a key group for one batch.
 
