@@ -30,7 +30,7 @@ from keyed import (
     VersionedState,
 )
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.extending import Schema, milliseconds_of
+from keyed.extending import Schema
 from keyed.windows.aggregates import Aggregate, AnyAggregate, Functions
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import Evictor
@@ -190,7 +190,6 @@ def define(
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
     """
-    _expect("assigner", assigner, AnyAssigner, "an assigner such as TumblingEventTimeWindows.of(60_000)")
     if trigger is not None:
         _expect("trigger", trigger, Trigger, "a trigger such as CountTrigger.of(3)")
     if evictor is not None:
@@ -204,14 +203,11 @@ def define(
     aggregates, names = _aggregates(aggregate)
     if not aggregates and process is None:
         raise DefinitionError("a window operator needs aggregate=..., process=... or both")
-    lateness_ms = milliseconds_of(allowed_lateness_ms, "allowed_lateness")
-    idle_ms = None if idle_timeout_ms is None else milliseconds_of(idle_timeout_ms, "idle_timeout", least=1)
     effective = trigger if trigger is not None else assigner.default_trigger()
     if hasattr(assigner, "merge_windows") and not effective.can_merge():
         raise DefinitionError(
             f"windows of {assigner!r} merge, which {effective!r} does not support; use another trigger"
         )
-    _nested_triggers(effective)
     definition = Definition(
         assigner=assigner,
         trigger=effective,
@@ -219,9 +215,9 @@ def define(
         aggregates=aggregates,
         names=names,
         process=process,
-        allowed_lateness_ms=lateness_ms,
+        allowed_lateness_ms=allowed_lateness_ms,
         late_tag=late_tag,
-        idle_timeout_ms=idle_ms,
+        idle_timeout_ms=idle_timeout_ms,
         key_names=key_names,
         timestamps=timestamps,
         element_type=element_type,

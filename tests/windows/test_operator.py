@@ -359,14 +359,11 @@ def test_event_time_windows_need_timestamps(keeps):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"assigner": 5}, "assigner"),
         ({"trigger": w.CountTrigger}, "not the class"),
         ({"evictor": 5}, "evictor"),
         ({"process": Collect}, "not the class"),
         ({"process": w.ProcessWindowFunction()}, "does not define process"),
         ({"aggregate": None}, "aggregate=..., process=... or both"),
-        ({"allowed_lateness_ms": -1}, "allowed_lateness"),
-        ({"idle_timeout_ms": 0}, "idle_timeout"),
         ({"late_tag": 5}, "OutputTag"),
         ({"aggregate": {"key": w.Count()}}, "columns key, window_start, window_end, key: 'key' occurs twice"),
         ({"aggregate": {"n": w.Count(), "window_end": w.Count()}}, "'window_end' occurs twice"),

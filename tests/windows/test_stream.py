@@ -194,6 +194,13 @@ def test_only_assigners_make_windows():
         keyed_rows("user").window(60_000)
 
 
+def test_durations_out_of_range_are_refused():
+    with pytest.raises(DefinitionError, match="allowed_lateness"):
+        minutes(keyed_rows("user")).allowed_lateness(-1)
+    with pytest.raises(DefinitionError, match="timeout"):
+        minutes(keyed_rows("user")).close_when_idle(0)
+
+
 @pytest.mark.parametrize("assigner", [HoppingEventTimeWindows.of(60, 20), EventTimeSessionWindows.with_gap(60)])
 @pytest.mark.parametrize("trigger", [None, CountTrigger.of(9)])
 def test_accumulators_of_other_aggregates_are_refused_on_a_checkpoint(tmp_path, assigner, trigger):
