@@ -699,10 +699,6 @@ class StreamExecutionEnvironment(_Partial):
             output.run(_show)
         self._printed = []
 
-    def printed(self, output: keyed.Output) -> None:
-        """Remember an output that `execute` prints."""
-        self._printed.append(output)
-
 
 def _show(values: list[Any], _: int) -> None:
     for value in values:
@@ -781,7 +777,7 @@ class DataStream(_Partial):
 
     def print(self) -> None:
         """Print the stream when the environment is executed."""
-        self._env.printed(self.output)
+        self._env._printed.append(self.output)
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
         """Run the stream and return its values: an iterator that can be closed, or a list of at most ``limit``."""
@@ -811,9 +807,6 @@ class KeyedStream(_Partial):
     _stream: keyed.KeyedStream
     _before: keyed.Stream | keyed.Output
 
-    def _options(self, name: str) -> dict[str, Any]:
-        return _options(self._env, name, self._before)
-
     def union(self, *streams: DataStream | KeyedStream) -> DataStream:
         """Return a stream of the elements of this one and of others, without a key."""
         return DataStream(self._env, self._before).union(*streams)
@@ -832,7 +825,7 @@ class KeyedStream(_Partial):
         self, function: keyed.KeyedProcessFunction | keyed.KeyedBroadcastProcessFunction, output_type: Any = None
     ) -> DataStream:
         """Run a `KeyedProcessFunction` over the stream, or a `KeyedBroadcastProcessFunction` over connected ones."""
-        options = self._options(type(function).__name__)
+        options = _options(self._env, type(function).__name__, self._before)
         return DataStream(self._env, self._stream.process(function, _schema(output_type), **options))
 
     def reduce(self, function: Any) -> DataStream:
@@ -853,7 +846,8 @@ class KeyedStream(_Partial):
 
     def window(self, window_assigner: Any) -> WindowedStream:
         """Cut the stream into windows."""
-        return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
+        options = _options(self._env, "WindowOperator", self._before)
+        return WindowedStream(self._env, self._stream.window(window_assigner), options)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
         """Cut the stream into windows of a number of elements of a key."""
