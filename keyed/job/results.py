@@ -231,13 +231,9 @@ def with_statuses(
     return {name: {**metrics.get(name, {}), **statuses} for name in operators}
 
 
-def shown_query(
-    name: str, progress: Progress | None, status: Status | None = None, trouble: BaseException | None = None
-) -> str:
+def shown_query(name: str, progress: Progress | None, status: Status, trouble: BaseException | None) -> str:
     """Return the ``repr`` of a query: its last operator, its last batch, its status and the error that it retries."""
-    parts = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
-    if status is not None:
-        parts.append(status.value)
+    parts = ["no batch yet" if progress is None else f"batch {progress.batch_id}", status.value]
     if trouble is not None:
         parts.append(f"{type(trouble).__name__}: {trouble}")
     return f"Query({name!r}, {', '.join(parts)})"

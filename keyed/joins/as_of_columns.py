@@ -62,7 +62,7 @@ class AsOfColumns(ColumnJoin):
         if tolerance_ms is not None and len(times):
             matches[left_times - times[matches] > tolerance_ms] = -1
         chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(matches >= 0)
-        self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (rights, matches[chosen]), left_times[chosen])
+        self.emit_pairs(ctx, (lefts, chosen), (rights, matches[chosen]), left_times[chosen])
         if rights.num_rows > before.num_rows:
             lasts = np.unique(ordered.last(codes, np.full(len(codes), watermark), inclusive=True))
             self.passed.upsert(rights.take(lasts[lasts >= before.num_rows]))

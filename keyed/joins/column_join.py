@@ -13,6 +13,7 @@ from keyed.errors import TimestampError, UserFunctionError
 from keyed.extending import Schema, inner_state, table_of, table_rows
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers
+from keyed.joins.pairs import Pairing
 from keyed.joins.select import Select
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 
@@ -34,6 +35,9 @@ class ColumnJoin(VectorizedCoFunction):
     Args:
         plan: The streams and the output.
     """
+
+    #: Returns the output of a pair, of joins that have pairs.
+    _pairing: Pairing
 
     def __init__(self, plan: JoinPlan) -> None:
         self._plan = plan
@@ -124,24 +128,18 @@ class ColumnJoin(VectorizedCoFunction):
             ctx.emit(table_of(values, self._plan.output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
 
     def emit_pairs(
-        self,
-        ctx: BatchContext,
-        join: Callable[[Any, Any], Any],
-        lefts: tuple[pa.Table, Numbers],
-        rights: tuple[pa.Table, Numbers],
-        times: Numbers,
+        self, ctx: BatchContext, lefts: tuple[pa.Table, Numbers], rights: tuple[pa.Table, Numbers], times: Numbers
     ) -> None:
-        """Emit a function's outputs for pairs.
+        """Emit the outputs of pairs.
 
         Args:
             ctx: Receives them.
-            join: The function.
             lefts: Stored rows of the left side, and the position of each pair's left row, −1 for none.
             rights: The same for the right side.
             times: The time of each pair.
         """
         # Each `take` from a column of several chunks would copy the whole column first.
-        stored = lefts[0].combine_chunks(), rights[0].combine_chunks()
+        stored, join = (lefts[0].combine_chunks(), rights[0].combine_chunks()), self._pairing.join
         select = join if isinstance(join, Select) and self._has_types(join, stored) else None
         size = _OUTPUTS if select is None else _SELECTED
         for start in range(0, len(times), size):

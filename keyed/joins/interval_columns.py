@@ -61,7 +61,7 @@ class IntervalColumns(ColumnJoin):
         pairs = self._pairs(stored, new)
         self._mark_and_keep(states, stored, new, pairs)
         times = np.maximum(integers(lefts, TIME)[pairs[0]], integers(rights, TIME)[pairs[1]])
-        self.emit_pairs(ctx, self._pairing.join, (lefts, pairs[0]), (rights, pairs[1]), times)
+        self.emit_pairs(ctx, (lefts, pairs[0]), (rights, pairs[1]), times)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
@@ -79,7 +79,7 @@ class IntervalColumns(ColumnJoin):
         order = np.argsort(times, kind="stable")
         count = rows[0].num_rows
         places = np.where(order < count, order, -1), np.where(order < count, -1, order - count)
-        self.emit_pairs(ctx, self._pairing.join, (rows[0], places[0]), (rows[1], places[1]), times[order])
+        self.emit_pairs(ctx, (rows[0], places[0]), (rows[1], places[1]), times[order])
 
     def _new(self, rows: pa.Table, stored: pa.Table) -> pa.Table:
         rows = numbered(rows, stored).append_column(_PAIRED, pa.repeat(False, rows.num_rows))

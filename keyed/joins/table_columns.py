@@ -98,7 +98,7 @@ class TableJoinColumns(_TableSides):
             matches[has[is_gone[matches[has]]]] = -1
             chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(matches >= 0)
             left_times: Numbers = np.ma.masked_equal(_times(lefts), _NO_TIME)
-            self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (versions, matches[chosen]), left_times[chosen])
+            self.emit_pairs(ctx, (lefts, chosen), (versions, matches[chosen]), left_times[chosen])
         if versions.num_rows > count:
             last = np.unique(ordered.last(codes, np.full(len(codes), 2**63 - 1), inclusive=True))
             last = last[last >= count]
