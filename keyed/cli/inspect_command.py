@@ -99,11 +99,11 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             # Entries beside a table belong to it.
             states[name]["entries"] += reader is None or reader.schema.name in names_of
             states[name]["bytes"] += len(prefix) + len(sub) + len(value)
-            here = key_of(prefix)
-            if key is None or here is None:
+            entry_key = key_of(prefix)
+            if key is None or entry_key is None:
                 continue
-            encoded = key_of_text(key, here, "--key") if encoded is None else encoded
-            if here != encoded:
+            encoded = key_of_text(key, entry_key, "--key") if encoded is None else encoded
+            if entry_key != encoded:
                 continue
             if reader is None:
                 timer = timer_of(prefix, sub, value)
@@ -150,12 +150,12 @@ def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
         for name, count in part.counters.items():
             whole.counters[name] = whole.counters.get(name, 0) + count
         for name, state in part.states.items():
-            there = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
+            total = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
             if state["kind"] == "broadcast":
                 # All key groups have the same content.
                 continue
-            there["entries"] += state["entries"]
-            there["bytes"] += state["bytes"]
+            total["entries"] += state["entries"]
+            total["bytes"] += state["bytes"]
     return operators
 
 

@@ -221,8 +221,8 @@ def why_incompatible(old: Any, new: Any, *, as_key: bool = False) -> str | None:
         case "dict":
             return _first([(old["keys"], new["keys"]), (old["values"], new["values"])], as_key)
         case "enum" | "literal":
-            gone = [value for value in old["values"] if value not in new["values"]]
-            return f"{', '.join(map(repr, gone))} is no longer in {format_type(new)}" if gone else None
+            missing = [value for value in old["values"] if value not in new["values"]]
+            return f"{', '.join(map(repr, missing))} is no longer in {format_type(new)}" if missing else None
         case "fields" | "array":
             return _why_class(old, new, as_key)
         case _:

@@ -204,10 +204,6 @@ def _int_bytes(value: int) -> bytes:
         return b"%d" % value
 
 
-def _float_bytes(value: float) -> bytes:
-    return _NAN if math.isnan(value) else _double(value + 0.0)
-
-
 def _str_bytes(value: str) -> bytes:
     try:
         return value.encode()
@@ -234,7 +230,7 @@ def _decimal_bytes(value: Decimal) -> bytes:
 _BYTES: dict[type, Callable[[Any], bytes]] = {
     bool: _int32,
     int: _int_bytes,
-    float: _float_bytes,
+    float: lambda value: _NAN if math.isnan(value) else _double(value + 0.0),
     str: _str_bytes,
     bytes: lambda value: value,
     dt.datetime: _datetime_bytes,

@@ -46,19 +46,8 @@ class StateSchema:
     meaning: Mapping[str, str] | None = None
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        kind: str,
-        key: Any,
-        value: Any,
-        ttl: Any = None,
-        *,
-        named_by: str | None = None,
-        shown_as: Mapping[str, Any] | None = None,
-        meaning: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Describe a declaration.
+    def of(cls, name: str, kind: str, key: Any, value: Any, ttl: Any = None) -> Self:
+        """Describe a declaration, without ``named_by``, ``shown_as`` and ``meaning``.
 
         Args:
             name: Name of the state.
@@ -66,30 +55,18 @@ class StateSchema:
             key: The type of the keys of a map or broadcast state; ignored for others.
             value: The type of the values.
             ttl: None or a `keyed.job.state.StateTtl`.
-            named_by: The state with the names of its namespaces, if there is one.
-            shown_as: The view in which it is shown, if it has one.
-            meaning: What its content depends on, if the operator says so.
 
         Raises:
             EncodingError: A type cannot be encoded.
         """
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
         map_key = describe_type(key) if kind in MAPS else None
-        described = describe_type(value)
-        return cls(name, kind, map_key, described, _describe_ttl(ttl), named_by, shown_as, meaning)
+        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl))
 
     @classmethod
-    def of_table(
-        cls,
-        name: str,
-        key: list[str],
-        columns: Any,
-        ttl: Any = None,
-        shown_as: Mapping[str, Any] | None = None,
-        meaning: Mapping[str, str] | None = None,
-    ) -> Self:
+    def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
         """Describe a table: its key columns, and the fingerprint of its columns (`keyed.table_state.layout.Layout`)."""
-        return cls(name, "table", key, columns, _describe_ttl(ttl), shown_as=shown_as, meaning=meaning)
+        return cls(name, "table", key, columns, _describe_ttl(ttl))
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
@@ -217,13 +194,13 @@ def check_compatible(operator: str, old: Iterable[StateSchema], new: Iterable[St
                 schema = next((each for each in declared.values() if (each.shown_as or {}).get("view")), None)
             described = {name: {"schema": each.to_json()} for name, each in {**declared, **before}.items()}
             names = {state: table for table, state in shown_tables(described, "").items() if table}
-            there, now = (
+            earlier, now = (
                 each and attrs.evolve(each, name=names.get(each.name, each.name)) for each in (stored, schema)
             )
-            assert there is not None
+            assert earlier is not None
             raise StateSchemaChanged(
-                f"{there.subject(operator)} does not fit what is stored: {reason}.\n"
-                f"  stored:   {there}\n"
+                f"{earlier.subject(operator)} does not fit what is stored: {reason}.\n"
+                f"  stored:   {earlier}\n"
                 f"  declared: {now or 'nothing'}\n"
                 f"{_other_kind_of_function(stored, declared)}{remedy}; or start with a new checkpoint"
             )

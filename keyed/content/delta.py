@@ -95,10 +95,10 @@ class Delta:
                 None if rows is None else (rows, of_rows(rows)) for rows in (table.removed, table.upserts)
             )
             for group, part in parts.items():
-                gone, written = (
+                removals, written = (
                     None if side is None else side[0].filter(side[1] == group) for side in (removed, upserts)
                 )
-                part.tables.append(attrs.evolve(table, removed=gone, upserts=written))
+                part.tables.append(attrs.evolve(table, removed=removals, upserts=written))
         return parts
 
 

@@ -79,9 +79,9 @@ class TableEntries:
             changes += [(prefix, sub, None) for prefix, sub in self._addresses(removed)]
         if block.written is not None:
             written = read_stream(block.written, self._where)
-            there = [name for name in self._values if name in written.column_names]
+            names = [name for name in self._values if name in written.column_names]
             # A table without columns has no rows for Arrow.
-            rows = self._plain(written, there).to_pylist() if there else [{}] * written.num_rows
+            rows = self._plain(written, names).to_pylist() if names else [{}] * written.num_rows
             values: Iterable[bytes] = map(_encode, rows)
             if self._has_due:
                 times: list[Any] = written.column(_DUE_COLUMN).to_pylist()

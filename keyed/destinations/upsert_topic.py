@@ -243,17 +243,17 @@ class UpsertTopicWriter(SinkWriter):
     def _create_or_check_topic(self) -> int:
         """Create the topic, or check that it is compacted. Returns the number of its partitions."""
         to, cluster = self._to, self._cluster
-        there = cluster.partitions(to.topic)
-        if not there:
+        partitions = cluster.partitions(to.topic)
+        if not partitions:
             cluster.create_topic(to.topic, to.partitions, to.replication_factor, {_COMPACT: "compact"})
-            there = cluster.partitions(to.topic)
+            partitions = cluster.partitions(to.topic)
         policy = cluster.topic_settings(to.topic).get(_COMPACT)
         if policy != "compact":
             raise SinkError(
                 f"{to!r}: the topic has {_COMPACT}={policy}, which removes rows that the table still has; set it with "
                 f"kafka-configs --alter --topic {to.topic} --add-config {_COMPACT}=compact, or give another topic"
             )
-        return len(there)
+        return len(partitions)
 
     def _use(self, table: CopiedTable) -> None:
         """Make the encoders of rows, and the digests of the formats and columns of keys and values."""
@@ -264,25 +264,25 @@ class UpsertTopicWriter(SinkWriter):
             self._key_names = table.key
             self._encoded_table = table
 
-    def _records(self, changes: TableChanges, there: dict[bytes, int]) -> Iterator[tuple[bytes, bytes | None]]:
+    def _records(self, changes: TableChanges, digests: dict[bytes, int]) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield records of changes.
 
         Args:
             changes: The changes.
-            there: Digests of the values in the topic by key, if they are replaced.
+            digests: Digests of the values in the topic by key, if they are replaced.
         """
         for part in changes.upserts:
             for row in part.rows:
                 key = self._encoded(self._key, {name: row[name] for name in self._key_names})
                 value = self._encoded(self._value, row)
-                if changes.replaces and there.pop(key, None) == xxh3_64_intdigest(value):
+                if changes.replaces and digests.pop(key, None) == xxh3_64_intdigest(value):
                     changes.written.rows -= 1
                 else:
                     yield key, value
         for part in changes.removed:
             for row in part.rows:
                 yield self._encoded(self._key, row), None
-        for key in there:
+        for key in digests:
             changes.written.tombstones += 1
             yield key, None
 

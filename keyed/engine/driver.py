@@ -17,6 +17,8 @@ from itertools import repeat
 from types import FrameType
 from typing import Any, NoReturn
 
+import attrs
+
 from keyed.base.durations import MAX_TIMESTAMP, time_text
 from keyed.base.shown import shown
 from keyed.codec.snapshots import UNCHANGING
@@ -41,6 +43,7 @@ _HAND_OVER = 8192
 _TEXT_INDEX = "tuple indices must be integers or slices, not str"
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Driver:
     """Drives one batch.
 
@@ -53,23 +56,16 @@ class Driver:
         broadcast: Runs broadcast elements, ``None`` if the function has none.
     """
 
-    def __init__(
-        self,
-        spec: OperatorSpec,
-        function: Any,
-        scope: Scope,
-        timers: EngineTimerService,
-        context: EngineContext,
-        broadcast: Broadcasting | None = None,
-    ) -> None:
-        self._broadcast = broadcast
-        self._spec = spec
-        self._function = function
-        self._scope = scope
-        self._timers = timers
-        self._event = timers.event
-        self._processing = timers.processing
-        self._context = context
+    _spec: OperatorSpec
+    _function: Any
+    _scope: Scope
+    _timers: EngineTimerService
+    _context: EngineContext
+    _broadcast: Broadcasting | None = None
+
+    def __attrs_post_init__(self) -> None:
+        spec, function, context = self._spec, self._function, self._context
+        self._event, self._processing = self._timers.event, self._timers.processing
         self._on_timer = function.on_timer
         defines_end = type(function).on_batch_end is not KeyedProcessFunction.on_batch_end
         #: The keys of the batch's elements, if the function has ``on_batch_end``; and a flag that is true during its
@@ -85,9 +81,7 @@ class Driver:
         #: In the order of the watermark it passes each row and timer by itself, so that `current_watermark` does not
         #: depend on batches.
         self._steps = spec.order == "watermark"
-        self.rows = 0
-        self.late = 0
-        self.handed_over = 0
+        self.rows = self.late = self.handed_over = 0
         self._handing_over = False
 
     def run(self, batch: Batch, watermark: int) -> None:

@@ -83,6 +83,7 @@ def _position_of_migrated(meta: GroupMeta) -> str:
     return f"migrated by {meta.attempt}"
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class KeyGroup:
     """Runs batches of one key group. The changes of a batch to the log become durable atomically with the batch.
 
@@ -96,27 +97,20 @@ class KeyGroup:
         stages: True if staged batches are published.
     """
 
-    def __init__(
-        self,
-        spec: OperatorSpec,
-        index: int,
-        log: GroupLog,
-        replica: Replica,
-        writer: ChangelogWriter | None = None,
-        log_id: str = "",
-        *,
-        stages: bool = False,
-    ) -> None:
-        self._spec = spec
-        self.index = index
-        self._log = log
-        self._replica = replica
-        self._writer = writer
-        self._export_interval = export_interval(spec.changelog)
-        self._stages = stages and not self._export_interval
-        self._log_id = log_id or random_id()
-        self._where = f"operator {spec.name!r}, key group {index}"
-        self._scope = Scope(replica.store, retains=not log.keeps)
+    _spec: OperatorSpec
+    index: int
+    _log: GroupLog
+    _replica: Replica
+    _writer: ChangelogWriter | None = None
+    _log_id: str = ""
+    _stages: bool = attrs.field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self._export_interval = export_interval(self._spec.changelog)
+        self._stages = self._stages and not self._export_interval
+        self._log_id = self._log_id or random_id()
+        self._where = f"operator {self._spec.name!r}, key group {self.index}"
+        self._scope = Scope(self._replica.store, retains=not self._log.keeps)
         self._function: Any = None
         self._registry: Registry | None = None
         self._work: Work | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import attrs
+
 from keyed.base.shown import shown
 from keyed.codec.state_schema import StateSchema, check_compatible
 from keyed.engine.bound_broadcast import BoundBroadcastState
@@ -199,24 +201,13 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
     """
     state = bound.declaration
     if isinstance(bound, BoundTableState):
-        columns = bound.layout.fingerprint(stream_keys)
-        return StateSchema.of_table(state.name, list(state.key), columns, state.ttl, state.shown_as, state.meaning)
-    if isinstance(state, MapState):
-        key, value = state.key_type, state.value_type
-    elif isinstance(state, AggregatingState):
-        key, value = None, state.accumulator_type
+        schema = StateSchema.of_table(state.name, list(state.key), bound.layout.fingerprint(stream_keys), state.ttl)
+    elif isinstance(state, MapState):
+        schema = StateSchema.of(state.name, bound.kind, state.key_type, state.value_type, state.ttl)
     else:
-        key, value = None, state.type
-    return StateSchema.of(
-        state.name,
-        bound.kind,
-        key,
-        value,
-        state.ttl,
-        named_by=state.named_by,
-        shown_as=state.shown_as,
-        meaning=state.meaning,
-    )
+        value = state.accumulator_type if isinstance(state, AggregatingState) else state.type
+        schema = StateSchema.of(state.name, bound.kind, None, value, state.ttl)
+    return attrs.evolve(schema, named_by=state.named_by, shown_as=state.shown_as, meaning=state.meaning)
 
 
 def _expect(descriptor: Any, kind: type[State]) -> State:

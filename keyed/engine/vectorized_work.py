@@ -144,13 +144,13 @@ class VectorizedWork:
                 write_initial(batch.initial(), registry, scope, None, batch.key_type)
             first = self._normalised(batch.table(), self._spec.keys)
             second = self._normalised(batch.table2(), self._spec.keys2)
-            came = [table for table in (first, second) if table is not None]
-            if came:
-                rows, late = sum(table.num_rows for table in came), context.begin(came)
+            tables = [table for table in (first, second) if table is not None]
+            if tables:
+                rows, late = sum(table.num_rows for table in tables), context.begin(tables)
                 if isinstance(function, VectorizedCoFunction):
                     call, process = "process_batches", partial(function.process_batches, first, second, context)
                 else:
-                    call, process = "process_batch", partial(function.process_batch, came[0], context)
+                    call, process = "process_batch", partial(function.process_batch, tables[0], context)
                 self._call(f"{call} of {rows} rows", process)
                 context._late = None
             scope.watermark = watermark

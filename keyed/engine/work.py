@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -20,7 +21,7 @@ from keyed.engine.initial import write_initial
 from keyed.engine.output_copies import OutputCopies
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
-from keyed.engine.table_versions import TableVersions
+from keyed.engine.table_versions import replace_table
 from keyed.engine.timers import TimerQueue
 from keyed.job.functions import RowFunction
 from keyed.job.operators import OperatorSpec
@@ -103,8 +104,8 @@ class RowWork:
         broadcast = None
         if registry.broadcast:
             tables = self._spec.global_tables
-            replace = TableVersions(tables, registry.broadcast).replace if tables else None
-            process = replace or self._function.process_broadcast_element
+            replace = partial(replace_table, tables, registry.broadcast)
+            process = replace if tables else self._function.process_broadcast_element
             broadcast = Broadcasting(process, scope, registry, context)
         driver = Driver(self._spec, self._function, scope, timers, context, broadcast)
         registry.activate()

@@ -306,15 +306,15 @@ class Cluster:
         Raises:
             ChangelogError: It cannot be created, or differs; the message has the differences.
         """
-        there = self.partitions(topic)
-        if not there:
+        partitions = self.partitions(topic)
+        if not partitions:
             self.create_topic(topic, count, replication_factor, {**settings_if_new, **settings})
-            there = self.partitions(topic)
+            partitions = self.partitions(topic)
         differences = []
-        if len(there) != count:
+        if len(partitions) != count:
             needed = f"and {count} are needed: one for each key group and one"
-            differences.append(f"it has {len(there)} partitions, {needed}")
-        wrong = [replicas for replicas in there.values() if replication_factor not in {None, replicas}]
+            differences.append(f"it has {len(partitions)} partitions, {needed}")
+        wrong = [replicas for replicas in partitions.values() if replication_factor not in {None, replicas}]
         if wrong:
             differences.append(f"it has {wrong[0]} replicas, replication_factor={replication_factor}")
         have = self.topic_settings(topic)

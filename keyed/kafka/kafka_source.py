@@ -270,9 +270,9 @@ class KafkaSource:
                     if not low <= at <= high:
                         raise SourceError(self._describe_loss(place, f"partition {number} has offsets {low} to {high}"))
                     ends[place] = high if until is None else until.get(place, at)
-            gone = self._offsets.keys() - ends.keys()
-            if gone:
-                raise SourceError(self._describe_loss(min(gone), "it does not exist anymore"))
+            missing = self._offsets.keys() - ends.keys()
+            if missing:
+                raise SourceError(self._describe_loss(min(missing), "it does not exist anymore"))
             consumer.assign([ck.TopicPartition(*place, at) for place, at in self._offsets.items()])
         except (ck.KafkaException, ChangelogError) as error:
             raise SourceError(f"{doing} cannot be read: {error}") from error

@@ -33,6 +33,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import attrs
+
 from keyed.base.private_files import make_files_private, make_private
 from keyed.errors import KeyedError, LocalStoreError
 
@@ -187,6 +189,7 @@ def successor(prefix: bytes) -> bytes:
     return kept[:-1] + bytes((kept[-1] + 1,))
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Database:
     """An open RocksDB with keys and values of bytes. Every checksum is verified when a block is read.
 
@@ -209,36 +212,30 @@ class Database:
         KeyedError: The result of ``failure``; `is_locked` is true if the folder is in use.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        failure: Callable[[str], KeyedError],
-        *,
-        wal: bool,
-        sync: bool = False,
-        blobs: bool = False,
-        group: bool = False,
-        reader: Path | None = None,
-    ) -> None:
+    path: Path
+    _failure: Callable[[str], KeyedError]
+    _wal: bool = attrs.field(kw_only=True)
+    _sync: bool = attrs.field(default=False, kw_only=True)
+    _blobs: bool = attrs.field(default=False, kw_only=True)
+    _group: bool = attrs.field(default=False, kw_only=True)
+    _reader: Path | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
         from rocksdict import WriteOptions
 
-        self.path = path
-        self._failure = failure
-        self._blobs = blobs
-        self._reader = reader
-        self._wal = wal
+        path, reader = self.path, self._reader
         self._lock = threading.Lock()
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._write_options = WriteOptions()
-        self._write_options.sync = sync
+        self._write_options.sync = self._sync
         self._unsynced = WriteOptions()
-        self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
+        self._write_options.disable_wal = not self._wal  # type: ignore[method-assign,assignment]
         try:
             if reader is None:
-                make_private(path, group=group)
+                make_private(path, group=self._group)
             make_files_private(reader or path)
         except OSError as error:
-            raise failure(f"{path} cannot be created: {error}") from error
+            raise self._failure(f"{path} cannot be created: {error}") from error
         self._open()
 
     def _open(self) -> None:

@@ -558,30 +558,30 @@ class VersionStore:
             if self._passed < least:
                 return
             self._sweep_at, self._passed = b"V", 0
-        head, hidden, gone = b"", False, False
+        head, hidden, is_removed = b"", False, False
         for key, record in self._database.range(self._sweep_at, b"W"):
             if key[:-8] != head:
-                if gone:
+                if is_removed:
                     batch.delete(b"L" + head[3:])
                 if rest <= 0:
                     # Not the key itself: newer versions, which come before it, may be added until then.
                     self._sweep_at = key[:-8]
                     return
-                head, hidden, gone = key[:-8], False, True
+                head, hidden, is_removed = key[:-8], False, True
             rest -= 1
             if hidden:
                 batch.delete(key)
                 continue
             if _LAST - _NUMBER.unpack_from(key, len(key) - 8)[0] > extent.oldest:
-                gone = False
+                is_removed = False
                 continue
             # The newest version that the oldest commit sees; the next ones are older.
             hidden = True
             if record:
-                gone = False
+                is_removed = False
             else:
                 batch.delete(key)
-        if gone:
+        if is_removed:
             batch.delete(b"L" + head[3:])
         self._sweep_at = None
 

@@ -220,10 +220,10 @@ class ChunkedTable:
         ordered = in_hash_order(rows, self.keys)
         positions = self.find(ordered)
         hits = np.flatnonzero(positions >= 0)
-        here = self.at(positions[hits])
-        if here is None:
+        stored = self.at(positions[hits])
+        if stored is None:
             return hits
-        same = row_hashes(here) == row_hashes(ordered.table.take(hits))
+        same = row_hashes(stored) == row_hashes(ordered.table.take(hits))
         live: Positions = positions[hits[same]]
         return live
 

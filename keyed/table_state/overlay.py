@@ -210,9 +210,9 @@ class Overlay:
             return None
         old = self._at(touched)
         status = self._status[touched]
-        gone = status == _REMOVED
+        by_key = status == _REMOVED
         if spell_out:
-            gone |= status == _IN_RANGE
+            by_key |= status == _IN_RANGE
         ranges = () if spell_out or not bool((status == _IN_RANGE).any()) else tuple(dict.fromkeys(self._ranges))
-        removed = old.select(self._layout.keys).filter(gone) if gone.any() else None
+        removed = old.select(self._layout.keys).filter(by_key) if by_key.any() else None
         return TableDelta(state_id, self._layout.keys, ranges, removed, new if new.num_rows else None), old

@@ -305,8 +305,8 @@ class GroupFiles(ABC, Generic[AnyPath]):
         """
         path = self.path_of(listing, commit.sequence)
         stored = None
-        with suppress(FileNotFoundError), self.opened(path, int(path.name[:20])) as (there, segment):
-            in_file = (each.commit for each in segment.commits()) if there is not None else ()
+        with suppress(FileNotFoundError), self.opened(path, int(path.name[:20])) as (marker, segment):
+            in_file = (each.commit for each in segment.commits()) if marker is not None else ()
             stored = next((each for each in in_file if each.sequence == commit.sequence), None)
         if stored is None:
             newest = 0 if last is None else last.sequence

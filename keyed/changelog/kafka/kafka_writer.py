@@ -123,7 +123,7 @@ class KafkaWriter:
         if commit.sequence < last.sequence:
             reader = KafkaReader(self._partition, self._header)
             try:
-                existing = next((there for there, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
+                existing = next((stored for stored, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
             except HistoryCompacted:
                 existing = None
         if existing is None or existing.sequence != commit.sequence:

@@ -102,10 +102,10 @@ class Positions:
 
     def forget(self, names: Iterable[str]) -> None:
         """See `Changelog.forget`."""
-        there = [name for name in names if name in self._kept]
-        if there:
-            self._send([(kept_key(name), None) for name in there])
-            for name in there:
+        known = [name for name in names if name in self._kept]
+        if known:
+            self._send([(kept_key(name), None) for name in known])
+            for name in known:
                 del self._kept[name]
 
     def _send(self, records: list[tuple[bytes, bytes | None]]) -> None:

@@ -52,9 +52,9 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
     with closing(Transactions(cluster, transactional_id, where)) as transactions:
         # Another program that prepares the same topic waits for this id, or takes it over.
         *groups, last = (Partition(cluster, topic, number) for number in range(parallelism + 1))
-        there = read_header(last)
-        if there is not None:
-            return there
+        existing = read_header(last)
+        if existing is not None:
+            return existing
         # Uncommitted records of another program are not read.
         consumer = cluster.consumer()
         if any(read_header(partition, consumer) is not None for partition in groups):

@@ -63,17 +63,9 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
                 (f".{name}", shape, getattr(value, name, missing)) for name, shape in zip(names, shapes, strict=True)
             )
 
-    shape = compound(
-        cls.__qualname__,
-        check,
-        shapes,
-        parts,
-        tree,
-        direct=_is_direct(cls, names),
-        immutable=is_frozen(cls),
-        verify=_has_hooks(cls),
-        exact=lambda value: exact(values_of(value)),
-    )
+    whole = Shape(cls.__qualname__, check, tree, parts=parts, exact=lambda value: exact(values_of(value)))
+    whole.direct, whole.immutable, whole.verify = _is_direct(cls, names), is_frozen(cls), _has_hooks(cls)
+    shape = compound(whole, shapes)
     # References to the class from its own fields use this entry.
     unfinished.check, unfinished.tree, unfinished.parts, unfinished.exact = check, tree, parts, shape.exact
     return shape

@@ -57,16 +57,9 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
             yield from ((f"[{index}]", item, part) for index, part in enumerate(value))
 
     inside = f"{item.name}, ..." if cls is tuple else item.name
-    return compound(
-        f"{cls.__name__}[{inside}]",
-        check,
-        [item],
-        parts,
-        tree if item_tree or not is_ordered else None,
-        direct=is_ordered,
-        immutable=immutable,
-        exact=exact_items(item),
-    )
+    shape = Shape(f"{cls.__name__}[{inside}]", check, tree if item_tree or not is_ordered else None, parts=parts)
+    shape.direct, shape.immutable, shape.exact = is_ordered, immutable, exact_items(item)
+    return compound(shape, [item])
 
 
 def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
@@ -82,7 +75,7 @@ def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
             yield from ((f"[{i}]", shape, part) for i, (shape, part) in enumerate(zip(shapes, value, strict=True)))
 
     name = f"tuple[{', '.join(shape.name for shape in shapes) or '()'}]"
-    return compound(name, check, shapes, parts, fields_tree(shapes), exact=exact_fields(shapes))
+    return compound(Shape(name, check, fields_tree(shapes), parts=parts, exact=exact_fields(shapes)), shapes)
 
 
 def dict_shape(node: inspect.DictType, build: Build) -> Shape:
@@ -112,7 +105,8 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
 
     has_tree = key.tree or item.tree
     name = f"dict[{key.name}, {item.name}]"
-    return compound(name, check, [key, item], parts, tree if has_tree else None, immutable=False, exact=exact)
+    shape = Shape(name, check, tree if has_tree else None, immutable=False, parts=parts, exact=exact)
+    return compound(shape, [key, item])
 
 
 def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
@@ -143,6 +137,7 @@ def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
     def exact(value: Any) -> bool:
         return all(shape.exact is None or shape.exact(item) for _, shape, item in parts(value))
 
-    shape = compound(name, check, [*shapes.values()], parts, tree if has_tree else None, immutable=False, exact=exact)
+    shape = Shape(name, check, tree if has_tree else None, immutable=False, parts=parts, exact=exact)
+    shape = compound(shape, [*shapes.values()])
     unfinished.check, unfinished.tree, unfinished.parts, unfinished.exact = check, tree, parts, shape.exact
     return shape

@@ -108,15 +108,10 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
         same = [shape for shape in shapes if shape.parts and shape.name.startswith(type(value).__name__)]
         return iter(same[0].parts(value) if len(same) == 1 and same[0].parts else ())
 
-    return compound(
-        " | ".join(shape.name for shape in shapes),
-        check,
-        shapes,
-        parts,
-        tree if any(shape.tree for shape in shapes) else None,
-        classes=classes if all(shape.classes for shape in shapes) else None,
-        exact=exact,
-    )
+    shape = Shape(" | ".join(shape.name for shape in shapes), check, parts=parts, exact=exact)
+    shape.tree = tree if any(shape.tree for shape in shapes) else None
+    shape.classes = classes if all(shape.classes for shape in shapes) else None
+    return compound(shape, shapes)
 
 
 #: Classes whose values come back unchanged.

@@ -87,31 +87,15 @@ class Build(Protocol):
         """Return the same for the fields of a class; references to the class use its unfinished shape."""
 
 
-def compound(
-    name: str,
-    check: Check,
-    shapes: list[Shape],
-    parts: Parts,
-    tree: Tree | None,
-    *,
-    classes: frozenset[type] | None = None,
-    direct: bool = True,
-    immutable: bool = True,
-    verify: bool = False,
-    exact: Check | None = None,
-) -> Shape:
-    """Return a shape with the properties of its parts. ``exact`` is used if some of them have one."""
-    return Shape(
-        name,
-        check,
-        tree,
-        classes,
-        typed=all(shape.typed for shape in shapes),
-        direct=direct and all(shape.direct for shape in shapes),
-        immutable=immutable and all(shape.immutable for shape in shapes),
-        verify=verify or any(shape.verify for shape in shapes),
-        parts=parts,
-        exact=exact if any(shape.exact for shape in shapes) else None,
+def compound(shape: Shape, parts: list[Shape]) -> Shape:
+    """Return a shape with the properties of its parts too. Its ``exact`` is used if some of them have one."""
+    return attrs.evolve(
+        shape,
+        typed=all(part.typed for part in parts),
+        direct=shape.direct and all(part.direct for part in parts),
+        immutable=shape.immutable and all(part.immutable for part in parts),
+        verify=shape.verify or any(part.verify for part in parts),
+        exact=shape.exact if any(part.exact for part in parts) else None,
     )
 
 
