@@ -439,14 +439,12 @@ class SqlStep:
             row = f"CASE WHEN {self.where} THEN {row} ELSE ROW(false, {nothing}) END"
         try:
             query = f"SELECT TRY({row}) AS cells FROM batch"  # noqa: S608 - checked
-            rows_cells: Any = self._query(table, query, tries=True).column(0).combine_chunks()
+            structs: Any = self._query(table, query, tries=True).column(0).combine_chunks()
         except (duckdb.Error, RuntimeError):
             return None
-        if isinstance(rows_cells, pa.ChunkedArray):
-            rows_cells = rows_cells.chunk(0)
-        failed = rows_cells.is_null()
-        passed = pc.and_(rows_cells.is_valid(), pc.fill_null(pc.struct_field(rows_cells, 0), False))
-        columns = [pc.struct_field(rows_cells, place + 1) for place in range(len(self.columns))]
+        failed = structs.is_null()
+        passed = pc.and_(structs.is_valid(), pc.fill_null(pc.struct_field(structs, 0), False))
+        columns = [pc.struct_field(structs, place + 1) for place in range(len(self.columns))]
         columns += [table.column(name) for name in self.kept]
         rows = pa.table(columns, names=[*(name for name, _, _ in self.columns), *self.kept])
         places: list[Any] = pc.indices_nonzero(failed).to_pylist()

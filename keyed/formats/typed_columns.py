@@ -419,8 +419,6 @@ def shown_values(values: Any, type_: SqlType) -> list[Any]:
 
 def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False) -> list[Any]:
     """Return a column as plain data. See `plain`."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     if type_.base == "TIMESTAMP":
         values = pc.divide(values.cast(pa.int64()), 1000)
     elif type_.base == "DATE":
