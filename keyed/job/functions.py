@@ -6,6 +6,7 @@ import difflib
 import inspect
 import typing
 from collections.abc import Iterable, Mapping
+from types import CodeType
 from typing import Any
 
 from keyed.errors import DefinitionError, StateDefinitionError
@@ -248,7 +249,7 @@ def check_function(function: Function) -> None:
         for name, member in vars(base).items():
             code = getattr(member, "__code__", None)
             if code is not None and base not in (*_BASES, _RowFunction, object):
-                used = _names(code) & _TIMER_CALLS
+                used = names_in(code) & _TIMER_CALLS
                 if used:
                     raise no_on_timer(function, f"{name} calls {min(used)}")
 
@@ -304,10 +305,10 @@ def no_on_timer(function: RowFunction, what: str) -> DefinitionError:
     )
 
 
-def _names(code: Any) -> set[str]:
-    """Return names that a code object and those nested in it refer to."""
+def names_in(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes that a code object and those nested in it use."""
     names = set(code.co_names)
     for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            names |= _names(constant)
+        if isinstance(constant, CodeType):
+            names |= names_in(constant)
     return names

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from enum import Enum
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import attrs
 
-from keyed.job.functions import Function
+from keyed.job.functions import Function, names_in
 from keyed.job.state import State
 from keyed.testing.moved_clocks import LIBRARIES
 from keyed.testing.printing import code_of
@@ -189,7 +189,7 @@ class ProcessMemory:
         module, names = sys.modules.get(value.__module__), value.__globals__
         # The globals of a function from another module, or of one compiled from text, are not those of this module.
         known = module is not None and vars(module) is names
-        for used in sorted(_names(value.__code__)):
+        for used in sorted(names_in(value.__code__)):
             if used in names and not used.startswith("__"):
                 code = f"{name}.__globals__[{used!r}]"
                 if known:
@@ -243,12 +243,3 @@ def _form(value: Any) -> Any:
 
 def _is_data(value: Any) -> bool:
     return isinstance(value, _PLAIN) and not isinstance(value, State)
-
-
-def _names(code: CodeType) -> set[str]:
-    """Return the names of globals that code may use, including nested functions."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
