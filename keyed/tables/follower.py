@@ -415,18 +415,18 @@ class Follower:
             try:
                 joined.buckets = header.parallelism
                 records = self._follow(joined, header, 0, newest, first=True)
-                there = joined.extent
-                assert there is not None
+                log_extent = joined.extent
+                assert log_extent is not None
                 log_id, cut = origin_of(self.changelog) or ("", 0)
                 # The job was restored from a batch that the store has, and its first batch is the next one.
-                follows = log_id == extent.log_id and there.batch - 1 <= cut <= extent.batch
+                follows = log_id == extent.log_id and log_extent.batch - 1 <= cut <= extent.batch
                 if not follows:
                     self._report_rebuild(why)
-                before, after = store.scan(b"", b"\xff", extent.newest), joined.scan(b"", b"\xff", there.newest)
+                before, after = store.scan(b"", b"\xff", extent.newest), joined.scan(b"", b"\xff", log_extent.newest)
                 changes = _differences(before, after)
                 while len(waiting := list(islice(changes, _CHANGES))) == _CHANGES:
                     store.write(extent.newest + 1, [(None, waiting)])
-                batch = attrs.evolve(joined.batch(there.newest), commit=extent.newest + 1, follows=follows)
+                batch = attrs.evolve(joined.batch(log_extent.newest), commit=extent.newest + 1, follows=follows)
                 store.apply([(batch, [(None, waiting)])], self._oldest(store, [batch]))
             finally:
                 joined.close()
@@ -441,7 +441,7 @@ class Follower:
         groups = range(header.parallelism) if self._groups is None else self._groups
         readers = dict(zip(groups, self._log.readers, strict=True))
         # The first commit of a group has its whole state. After compaction it is another one in each group.
-        whole = {group: LiveHash() for group in groups} if store.extent is None else {}
+        hashes = {group: LiveHash() for group in groups} if store.extent is None else {}
         level: list[tuple[VersionedBatch, list[Part]]] = []
         waiting: list[Part] = []
         records = size = 0
@@ -459,7 +459,7 @@ class Follower:
                 if after and commit.snapshot:
                     raise HistoryCompacted(f"{each.place} is a snapshot")
                 records += commit.records
-                for changes in self._changes(each, whole.pop(commit.group, None)):
+                for changes in self._changes(each, hashes.pop(commit.group, None)):
                     if size >= _CHANGES:
                         show()
                         store.write(number, waiting)
@@ -630,12 +630,12 @@ def _check_groups(store: VersionStore, groups: tuple[int, ...] | None) -> None:
     if extent is None:
         return
     try:
-        there = store.batch(extent.newest).groups
+        stored = store.batch(extent.newest).groups
     except LocalStoreError:
         # It is rebuilt.
         return
-    if there != groups:
-        has = "all key groups" if there is None else f"key groups {shown_groups(there)}"
+    if stored != groups:
+        has = "all key groups" if stored is None else f"key groups {shown_groups(stored)}"
         text = "all" if groups is None else shown_groups(groups)
         raise DefinitionError(
             f"groups=: the tables in {store.path} have {has} of operator {store.path.name!r}, and not {text}; give "

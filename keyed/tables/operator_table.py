@@ -238,9 +238,9 @@ class OperatorTableEntries(ComputedEntries):
         for namespace, entry in places:
             address = b"" if entry is None else self._reader.inner.sub(entry)
             yield from (number for number, _ in self._source.history(head + encode_key(namespace), address))
-        gone = self._reader.rows_of.removed_at(window)
-        if gone is not None:
-            yield from self._commits_at(gone, extent)
+        removed_at = self._reader.rows_of.removed_at(window)
+        if removed_at is not None:
+            yield from self._commits_at(removed_at, extent)
 
     def _commits_at(self, time: int, extent: Extent) -> Iterator[int]:
         """Yield the first commits at which the clock of the windows has reached a time, in each run of the job."""

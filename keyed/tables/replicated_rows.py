@@ -148,21 +148,21 @@ class ReplicatedRows:
         for prefix, group in groupby(changes, itemgetter(0)):
             subs = [sub for _, sub, _, _ in group]
             stored = view.scan(reader, prefix, successor(prefix))
-            there = list(self._together(reader.entry(*each) for each in stored))
+            current = list(self._together(reader.entry(*each) for each in stored))
             if self._kind == "list":
                 key, namespace = reader.place(prefix)
-                gone = self._checked(Entry(key, namespace, None, None))
-                yield (there[0], False) if there else (gone, True)
+                removed = self._checked(Entry(key, namespace, None, None))
+                yield (current[0], False) if current else (removed, True)
                 continue
             # A version also ends the one before it.
             times = {reader.decode_sub(sub) for sub in subs}
-            older = {max((each.entry[0] for each in there if each.entry[0] < time), default=time) for time in times}
+            older = {max((each.entry[0] for each in current if each.entry[0] < time), default=time) for time in times}
             changed = times | older
-            for each in there:
+            for each in current:
                 if each.entry[0] in changed:
                     yield each, False
             key, namespace = reader.place(prefix)
-            for time in sorted(times.difference(each.entry[0] for each in there)):
+            for time in sorted(times.difference(each.entry[0] for each in current)):
                 yield self._checked(Entry(key, namespace, (time, None), None)), True
 
     def rows(self, entries: Sequence[Entry], *, of_keys: bool) -> list[Row]:

@@ -120,10 +120,10 @@ class Replication(Closeable):
         feed, at = self._feed, self._at
         try:
             shown = feed.shown()
-            there = None if at is None else feed.operator.extent.commit_of(at.batch, at.log_id)
+            copied = None if at is None else feed.operator.extent.commit_of(at.batch, at.log_id)
         except TableNotFound:
             return 0
-        return max(0, shown - (feed.operator.extent.oldest - 1 if there is None else there))
+        return max(0, shown - (feed.operator.extent.oldest - 1 if copied is None else copied))
 
     def metrics(self) -> dict[str, int]:
         """Return its counters by name, and its status as a number (`keyed.base.background.Status.number`)."""

@@ -182,10 +182,10 @@ def run_sql(
             others = {name.lower(): paths for name, paths in (files or {}).items()}
             return connection.run(known, query, parameters, others)
     except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
-        there = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
+        available = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
         same = [" and ".join(map(repr, sorted(names))) for names in named.values() if len(names) > 1]
         hint = f"\nSQL ignores the case of names, so it has no {', '.join(same)}; scan them instead" if same else ""
-        raise DefinitionError(f"sql: {_text_of_error(error)}\nThe tables are: {there}{hint}") from error
+        raise DefinitionError(f"sql: {_text_of_error(error)}\nThe tables are: {available}{hint}") from error
     except duckdb.Error as error:
         raise QueryFailed(f"sql: {_text_of_error(error)}") from error
 

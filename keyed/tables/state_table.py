@@ -677,12 +677,12 @@ def _first(view: View, reader: EntryReader) -> Entry | None:
     return None if first is None else reader.entry(*first)
 
 
-def _fits(key: Any, there: Any, *, is_part: bool = False) -> bool:
+def _fits(key: Any, stored: Any, *, is_part: bool = False) -> bool:
     """Return true if a key, or its first parts, has the types of a table's key."""
-    if isinstance(key, tuple) and isinstance(there, tuple):
-        same = len(key) <= len(there) if is_part else len(key) == len(there)
-        return same and all(map(_fits, key, there))
-    return type(key) is type(there)
+    if isinstance(key, tuple) and isinstance(stored, tuple):
+        same = len(key) <= len(stored) if is_part else len(key) == len(stored)
+        return same and all(map(_fits, key, stored))
+    return type(key) is type(stored)
 
 
 def _range_of(windows: Any) -> tuple[int, int]:

@@ -99,8 +99,8 @@ class _Tables(Mapping[str, StateTable], Closeable):
     def __getitem__(self, name: str) -> StateTable:
         names = self._names()
         if name not in names:
-            there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
-            raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
+            available = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
+            raise TableNotFound(f"there is no table {name!r}; the tables are: {available}")
         operator, state = names[name]
         return StateTable(operator.name, state, self._viewing(operator), self._feed(operator), is_share=self.is_share)
 
@@ -339,8 +339,8 @@ class StateTables(_Tables):
         known = {*states, *(f"{operator.name}.{state}" for operator, state in self._shown())}
         for name in self._types:
             if name not in known:
-                there = ", ".join(states) or "none"
-                raise DefinitionError(f"types: there is no table {name!r}; the tables are: {there}")
+                available = ", ".join(states) or "none"
+                raise DefinitionError(f"types: there is no table {name!r}; the tables are: {available}")
         self._types = {}
 
     def _extents(self) -> dict[str, Extent | None]:
@@ -697,10 +697,10 @@ def _types(types: Types, operator: str) -> Mapping[str, Any]:
             f"types={types!r:.100}: give a dict of types by state, or the function that declares them"
         )
     # The function itself reads the one table of an operator.
-    whole = {operator: types} if isinstance(types, Function) else {}
+    own = {operator: types} if isinstance(types, Function) else {}
     if isinstance(types, VectorizedFunction):
-        return whole
-    return whole | {name: state for name, (_, state) in declared_states(types).items()}
+        return own
+    return own | {name: state for name, (_, state) in declared_states(types).items()}
 
 
 def _named_types(types: Types) -> Mapping[str, Any]:

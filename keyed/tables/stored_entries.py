@@ -216,11 +216,11 @@ class NamedEntries(ComputedEntries):
                 before[prefix, sub], after[prefix, sub] = old, new
             shown = [
                 {
-                    (head + there.shown(prefix[len(head) :]), sub): value
+                    (head + named.shown(prefix[len(head) :]), sub): value
                     for (prefix, sub), value in entries.items()
                     if value is not None
                 }
-                for there, entries in zip(names, (before, after), strict=True)
+                for named, entries in zip(names, (before, after), strict=True)
             ]
             for (prefix, sub), old, new in differences(*shown):
                 yield prefix, sub, old, new

@@ -136,7 +136,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         self._feed = feed
         self._within = within
         # Changes that were read and not delivered yet.
-        self._given: deque[Change] = deque()
+        self._undelivered: deque[Change] = deque()
         # Held during a read: the thread of a cancelled reader may still be reading.
         self._lock = threading.Lock()
         self._reading: asyncio.Future[bool] | None = None
@@ -206,12 +206,12 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             reading.exception()
 
     def _deliver(self) -> Change:
-        change = self._given.popleft()
+        change = self._undelivered.popleft()
         self.token = change.token
         return change
 
     def _deliver_all(self) -> list[Change]:
-        changes, self._given = self._given, deque()
+        changes, self._undelivered = self._undelivered, deque()
         self.token = changes[-1].token
         return list(changes)
 
@@ -227,7 +227,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._locked(timeout) as is_locked:
-            while is_locked and not self._given:
+            while is_locked and not self._undelivered:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
                     if not self._read(left):
@@ -278,7 +278,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
 
     def _pass(self, changes: list[Change], at: Token) -> None:
         """Advance once everything was read: a read that fails in the middle is repeated."""
-        self._given.extend(changes)
+        self._undelivered.extend(changes)
         self._at = at
 
     def _is_there(self, at: Token) -> bool:

@@ -112,9 +112,9 @@ class _Writer(_Reader):
     log_id: str
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
-        for there, _ in self.log:
-            if (there.sequence, there.attempt) == (commit.sequence, commit.attempt):
-                return there
+        for other, _ in self.log:
+            if (other.sequence, other.attempt) == (commit.sequence, commit.attempt):
+                return other
         if (reason := why_not_next(commit, self.last())) is not None:
             raise ChangelogDiverged(reason)
         content = [*blocks]

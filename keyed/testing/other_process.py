@@ -213,8 +213,8 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
             )
         except subprocess.TimeoutExpired as error:
             raise ProcessUnavailable(str(error)) from error
-        there = json.loads(completed.stdout)
-        others = Counter(len(one) for one, other in zip(here, there, strict=True) if one != other)
+        elsewhere = json.loads(completed.stdout)
+        others = Counter(len(one) for one, other in zip(here, elsewhere, strict=True) if one != other)
         # A larger set that keeps its order is worse than two texts that keep theirs: half of all seeds do that.
         best = max(best, (others[3], others[2], seed))
         if count >= _SEEDS - 1 and best[0] == largest:

@@ -316,8 +316,8 @@ def assert_batch_split_invariant(
     __tracebackhide__ = True
 
     def scripts(cut: list[Rows]) -> tuple[Script, Script]:
-        whole = [Rows([row for batch in cut for row in batch.rows])] if cut else []
-        return _script(function, whole, options), _script(function, cut, options)
+        uncut = [Rows([row for batch in cut for row in batch.rows])] if cut else []
+        return _script(function, uncut, options), _script(function, cut, options)
 
     why = f"{type(function).__name__} depends on where the input is cut into batches"
     return _prove(
@@ -597,14 +597,14 @@ def _in_other_process(
     __tracebackhide__ = True
 
     def failure(script: Script, here: dict[str, str], outcomes: list[dict[str, str]]) -> _Failure | None:
-        there = next((outcome for outcome in outcomes if outcome != here), here)
-        where = next((each for each in here | there if here.get(each) != there.get(each)), None)
+        other = next((outcome for outcome in outcomes if outcome != here), here)
+        where = next((each for each in here | other if here.get(each) != other.get(each)), None)
         if where is None:
             return None
         what = _shown_place(where)
         return _Failure(
             f"{type(function).__name__} is not deterministic: {what} is {here.get(where, 'empty'):.300}, and "
-            f"{there.get(where, 'empty'):.300} in a process with another hash seed, which orders sets in another way, "
+            f"{other.get(where, 'empty'):.300} in a process with another hash seed, which orders sets in another way, "
             "at another time and with other random numbers",
             script.rows,
             [f"rows = {code_of(script.rows)}", called],
@@ -622,7 +622,7 @@ def _in_other_process(
                     raise failed
 
             outcomes = other.run([script for script, _ in tried])
-            differences = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
+            differences = [failure(*each, elsewhere) for each, elsewhere in zip(tried, outcomes, strict=True)]
             if failures := [each for each in differences if each is not None]:
                 # The same examples again, so that a failure in that process is shrunk.
                 _prove("same_again", "", function, example, check, options, seed_=number)

@@ -213,8 +213,8 @@ def test_a_reader_that_is_cancelled_at_any_await_loses_nothing_and_gets_nothing_
                 await Step()
             if number % 2:
                 # What the thread reads is there, and the reader does not have it yet.
-                until(lambda: subscription._given or not subscription._lock.locked())  # noqa: B023
-            places.add((number % 9 == 0, bool(subscription._given), subscription._lock.locked()))
+                until(lambda: subscription._undelivered or not subscription._lock.locked())  # noqa: B023
+            places.add((number % 9 == 0, bool(subscription._undelivered), subscription._lock.locked()))
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
