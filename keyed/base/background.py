@@ -15,6 +15,8 @@ from copy import copy
 from enum import Enum
 from weakref import WeakSet
 
+import attrs
+
 from keyed.errors import KeyedError, StateAccessError
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class WorkEnded(Exception):
     """Raised by a step to end its thread; `Background.start` may start another one."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Background:
     """A thread that calls a function repeatedly.
 
@@ -87,23 +90,16 @@ class Background:
         failures: Failed calls so far.
     """
 
-    def __init__(
-        self,
-        name: str,
-        step: Callable[[], float | None],
-        *,
-        is_transient: Callable[[Exception], bool] = lambda _: False,
-        patience: float = PATIENCE,
-        at_end: Callable[[BaseException], None] = lambda _: None,
-    ) -> None:
-        self.name = name
+    name: str
+    _step: Callable[[], float | None]
+    _is_transient: Callable[[Exception], bool] = attrs.field(default=lambda _: False, kw_only=True)
+    _patience: float = attrs.field(default=PATIENCE, kw_only=True)
+    _at_end: Callable[[BaseException], None] = attrs.field(default=lambda _: None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
         self.error: BaseException | None = None
         self.trouble: Exception | None = None
         self.failures = 0
-        self._step = step
-        self._is_transient = is_transient
-        self._patience = patience
-        self._at_end = at_end
         self._status = Status.STARTING
         self._pid = os.getpid()
         self._lock = threading.Lock()

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.changelog.model import Changelog, StagingChangelog, close_positions, export_interval
 from keyed.engine.meta import MOST_COMMITS
 from keyed.errors import CheckpointError, DefinitionError
@@ -43,6 +45,7 @@ _START = 60.0
 _PUBLISHERS = 16
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Exports:
     """The changelogs of a query over a checkpoint.
 
@@ -70,20 +73,14 @@ class Exports:
         DefinitionError: Commits are exported together, and Spark removes their batches from the checkpoint before.
     """
 
-    def __init__(
-        self,
-        session: SparkSession,
-        folder: CheckpointFolder,
-        changelogs: Mapping[str, Changelog],
-        *,
-        ticks: bool,
-        written_here: bool = True,
-    ) -> None:
-        self._session = session
-        self._folder = folder
-        self._changelogs = changelogs
-        self._ticks = ticks
-        self._written_here = written_here
+    _session: SparkSession
+    _folder: CheckpointFolder
+    _changelogs: Mapping[str, Changelog]
+    _ticks: bool = attrs.field(kw_only=True)
+    _written_here: bool = attrs.field(default=True, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        session, changelogs = self._session, self._changelogs
         self._parallelism = 0
         self._lines: Sequence[Sequence[str]] = ()
         self._started = Event()
@@ -93,7 +90,7 @@ class Exports:
         self._published = -1
         self._flushed = False
         # True until the batch with the tick that starts a run is committed.
-        self._begins = ticks
+        self._begins = self._ticks
         # The report that was read last, so that it is not read from Spark again.
         self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.

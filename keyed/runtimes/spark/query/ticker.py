@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.base.background import Background
 from keyed.errors import ChangelogDiverged, CorruptionError, DefinitionError
 from keyed.runtimes.spark.checkpoint.ticks import Ticks
@@ -30,6 +32,7 @@ _PAUSE = 4
 _RARELY = 1.0
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Ticker:
     """Does the background work for one query until it has ended.
 
@@ -48,27 +51,20 @@ class Ticker:
         ended: Called when the query has ended, or was stopped because of an error of the thread.
     """
 
-    def __init__(
-        self,
-        query: StreamingQuery,
-        ticks: Ticks | None,
-        exports: Exports,
-        writer: Writer | None,
-        tables: TableFiles,
-        ended: Callable[[], None],
-    ) -> None:
+    _query: StreamingQuery
+    _ticks: Ticks | None
+    _exports: Exports
+    _writer: Writer | None
+    _tables: TableFiles
+    _ended: Callable[[], None]
+
+    def __attrs_post_init__(self) -> None:
         self.work = Background(
             "the thread for the query's timers and changelogs",
             self._step,
             is_transient=lambda error: not isinstance(error, _LASTING),
             at_end=self._failed,
         )
-        self._query = query
-        self._ticks = ticks
-        self._exports = exports
-        self._writer = writer
-        self._tables = tables
-        self._ended = ended
         self._looked = self._next = 0.0
         self._batch = -1
         self._offset: str | None = None
