@@ -185,7 +185,7 @@ def format_type(fingerprint: Any) -> str:
         case _:
             fields = ", ".join(
                 f"{name}: {format_type(type_)}{'' if required else ' = ...'}"
-                for name, type_, required in _fields(fingerprint)
+                for name, type_, required in class_fields(fingerprint)
             )
             return f"{fingerprint['name']}({fields})"
 
@@ -240,7 +240,7 @@ def _why_union(old: Any, new: Any, as_key: bool) -> str | None:
 def _why_class(old: Any, new: Any, as_key: bool) -> str | None:
     if old.get("tag") != new.get("tag"):
         return f"the tag of {new['name']} changed from {old.get('tag')} to {new.get('tag')}"
-    before, after = _fields(old), _fields(new)
+    before, after = class_fields(old), class_fields(new)
     declared = {name: (type_, required) for name, type_, required in after}
     known = {name for name, _, _ in before}
     if (old["kind"] == "array" or as_key) and [field[0] for field in after][: len(before)] != [f[0] for f in before]:
@@ -268,14 +268,15 @@ def _first(pairs: Any, as_key: bool) -> str | None:
 def field_names(fingerprint: Any) -> list[str]:
     """Return the names of the fields of a class; none for other types."""
     is_class = isinstance(fingerprint, dict) and fingerprint["kind"] in ("fields", "array")
-    return [name for name, _, _ in _fields(fingerprint)] if is_class else []
+    return [name for name, _, _ in class_fields(fingerprint)] if is_class else []
 
 
 def _kind(fingerprint: Any) -> str:
     return fingerprint if isinstance(fingerprint, str) else str(fingerprint["kind"])
 
 
-def _fields(fingerprint: Any) -> list[tuple[str, Any, bool]]:
+def class_fields(fingerprint: Any) -> list[tuple[str, Any, bool]]:
+    """Return the fields of a class: the name and type of each, and whether it is required."""
     fields = fingerprint["fields"]
     if isinstance(fields, list):
         return [(name, type_, required) for name, type_, required in fields]

@@ -11,16 +11,14 @@ from math import isnan
 from typing import Any
 
 import msgspec
-from msgspec.msgpack import Decoder, Encoder, Ext
+from msgspec.msgpack import Ext
 
 from keyed.codec.fingerprints import describe_type, format_type
 from keyed.codec.tagged import decode_tagged, encode_tagged
-from keyed.codec.values import WIDE, value_codec
+from keyed.codec.values import WIDE, pack, unpack_any, value_codec
 from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
 
 _PLAIN = ("None", "bool", "int", "float", "str", "bytes", "datetime", "date", "time", "timedelta", "Decimal", "UUID")
-_pack = Encoder(uuid_format="bytes").encode
-_unpack = Decoder().decode
 
 
 def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Callable[[bytes], bytes]]:
@@ -87,14 +85,14 @@ def as_type(kind: str, fingerprint: Any, type_: Any) -> tuple[Any, Callable[[byt
     def convert(data: bytes) -> bytes:
         value: Any = None
         try:
-            if codec.fingerprint == "int" and isinstance(value := _unpack(data), float) and value.is_integer():
+            if codec.fingerprint == "int" and isinstance(value := unpack_any(data), float) and value.is_integer():
                 return codec.encode(int(value))
             converted = codec.encode(codec.decode(data))
-            if _has_all(_unpack(data), _unpack(converted)):
+            if _has_all(unpack_any(data), unpack_any(converted)):
                 return converted
         except (CorruptionError, EncodingError, msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise StateSchemaChanged(f"{change}: {error}") from error
-        raise StateSchemaChanged(f"{change}: {_unpack(data)!r:.200} would change")
+        raise StateSchemaChanged(f"{change}: {unpack_any(data)!r:.200} would change")
 
     return codec.fingerprint, convert
 
@@ -124,12 +122,12 @@ def _converter(fields: Mapping[str, Any], *, tagged: bool) -> Callable[[bytes], 
         if tagged:
             return encode_tagged(extended(decode_tagged(data)))
         try:
-            value = _unpack(data)
+            value = unpack_any(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CorruptionError(f"an encoded value is malformed ({error})") from error
         if isinstance(value, Ext) and value.code == WIDE:
-            return _pack(Ext(WIDE, encode_tagged(extended(decode_tagged(bytes(value.data))))))
-        return _pack(extended(value))
+            return pack(Ext(WIDE, encode_tagged(extended(decode_tagged(bytes(value.data))))))
+        return pack(extended(value))
 
     return convert
 

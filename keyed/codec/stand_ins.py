@@ -13,15 +13,14 @@ from operator import or_
 from typing import Any
 
 import msgspec
-from msgspec.msgpack import Decoder, Ext
+from msgspec.msgpack import Ext
 
-from keyed.codec.fingerprints import LEAVES
+from keyed.codec.fingerprints import LEAVES, class_fields
 from keyed.codec.tagged import decode_tagged
-from keyed.codec.values import WIDE, value_codec
+from keyed.codec.values import WIDE, unpack_any, value_codec
 from keyed.errors import CorruptionError, EncodingError
 
 _COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset, "tuple": tuple, "dict": dict}
-_unpack = Decoder().decode
 
 
 class _NoStandIn(Exception):
@@ -68,22 +67,19 @@ def _stand_in(fingerprint: Any) -> Any:
             return reduce(or_, {type(value) for value in fingerprint["values"]})
         case "constrained":
             return _stand_in(fingerprint["type"])
-        case "fields":
-            fields = fingerprint["fields"].items()
-            return _struct(fingerprint, [(name, field["type"], field["required"]) for name, field in fields])
-        case "array":
-            return _struct(fingerprint, fingerprint["fields"], array_like=True)
+        case "fields" | "array" as kind:
+            return _struct(fingerprint, array_like=kind == "array")
         case "recursive":
             raise _NoStandIn
         case kind:
             raise ValueError(f"unknown kind {kind!r}")
 
 
-def _struct(fingerprint: Any, fields: Any, *, array_like: bool = False) -> Any:
+def _struct(fingerprint: Any, *, array_like: bool) -> Any:
     tag_field, tag = fingerprint.get("tag", (None, None))
     stored = {}
     defined: list[Any] = []
-    for number, (name, type_, required) in enumerate(fields):
+    for number, (name, type_, required) in enumerate(class_fields(fingerprint)):
         attribute = name if _is_name(name) else f"field_{number}"
         stored[attribute] = name
         inner = _stand_in(type_)
@@ -107,7 +103,7 @@ def _is_name(text: str) -> bool:
 
 def _decode_plain(data: bytes) -> Any:
     try:
-        value = _unpack(data)
+        value = unpack_any(data)
     except Exception as error:
         raise CorruptionError(f"an encoded value is malformed ({error})") from error
     if isinstance(value, Ext) and value.code == WIDE:

@@ -25,7 +25,7 @@ from msgspec.msgpack import Decoder, Encoder, Ext
 
 from keyed.base.shown import shown
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
-from keyed.codec.shapes.shape import Shape
+from keyed.codec.shapes.shape import Shape, as_it_is
 from keyed.codec.shapes.shape_builder import shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.unchanged_check import UnchangedCheck, unchanged_check_of
@@ -34,8 +34,8 @@ from keyed.rows import Row
 
 WIDE = 20
 """The extension type of values with ints beyond 64 bits."""
-_pack = Encoder(uuid_format="bytes").encode
-_unpack_any = Decoder().decode
+pack = Encoder(uuid_format="bytes").encode
+unpack_any = Decoder().decode
 
 
 @attrs.frozen(eq=False)
@@ -94,30 +94,30 @@ def value_codec(type_: Any) -> ValueCodec:
 
 
 def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    unpack, tree, check = Decoder(type_).decode, shape.tree or _as_it_is, shape.check
+    unpack, tree, check = Decoder(type_).decode, shape.tree or as_it_is, shape.check
     _forget_caches(inspect_type(type_), set())
     only = next(iter(shape.classes)) if shape.classes and len(shape.classes) == 1 and not shape.parts else None
 
     def recover(value: Any, error: Exception) -> bytes:
         if isinstance(error, OverflowError):
-            return _pack(Ext(WIDE, encode_tagged(tree(value))))
+            return pack(Ext(WIDE, encode_tagged(tree(value))))
         raise EncodingError(f"{shown(value)} cannot be encoded as {shape.name}: {error}") from error
 
     def encode_leaf(value: Any) -> bytes:
         if type(value) is only:
             try:
-                return _pack(value)
+                return pack(value)
             except Exception as error:  # noqa: BLE001  # msgspec raises several types; all are translated
                 return recover(value, error)
         if not check(value):
             raise shape.refusal(value)
         # An int for a float.
-        return _pack(tree(value))
+        return pack(tree(value))
 
     def encode_direct(value: Any) -> bytes:
         try:
             if check(value):
-                return _pack(value)
+                return pack(value)
         except Exception as error:  # noqa: BLE001
             return recover(value, error)
         raise shape.refusal(value)
@@ -125,7 +125,7 @@ def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], 
     def encode_tree(value: Any) -> bytes:
         try:
             if check(value):
-                return _pack(tree(value))
+                return pack(tree(value))
         except Exception as error:  # noqa: BLE001
             return recover(value, error)
         raise shape.refusal(value)
@@ -163,7 +163,7 @@ def _forget_caches(node: Any, seen: set[Any]) -> None:
 def _decode_wide(data: bytes, type_: Any, shape: Shape, error: Exception) -> Any:
     """Decode bytes that the typed decoder refused: a value with an int beyond 64 bits, or malformed bytes."""
     try:
-        extension = _unpack_any(data)
+        extension = unpack_any(data)
         if isinstance(extension, Ext) and extension.code == WIDE:
             return msgspec.convert(decode_tagged(bytes(extension.data)), type_)
     except Exception as wide_error:  # noqa: BLE001
@@ -215,7 +215,3 @@ def _verified(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], sh
         return data
 
     return encode_verified
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -59,17 +59,6 @@ class Loadable(Protocol):
         """Return its loader. See `KeyGroup.loader`."""
 
 
-def restore(
-    restoration: Restoration,
-    spec: OperatorSpec,
-    groups: Sequence[Loadable],
-    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
-) -> None:
-    """Load key groups whose writes are committed together, and write their meta records. See `load`."""
-    for loader in load(restoration, spec, groups, on_progress):
-        loader.write_meta()
-
-
 def load(
     restoration: Restoration,
     spec: OperatorSpec,

@@ -29,7 +29,7 @@ from keyed.job.operators import OperatorSpec, Store
 from keyed.job.results import log_restore
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Cut
-from keyed.recovery.loading import restore
+from keyed.recovery.loading import load
 from keyed.runtimes.garbage import Collector, freeze_modules
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
@@ -218,7 +218,8 @@ def _work(
     try:
         if meta is None and cut is not None:
             if spec.name in cut.operators:
-                restore(cut.operators[spec.name], spec, [work], log_restore)
+                (loader,) = load(cut.operators[spec.name], spec, [work], log_restore)
+                loader.write_meta()
             else:
                 empty = work.loader(cut.sequence, {})
                 empty.write_log()
