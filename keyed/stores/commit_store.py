@@ -76,9 +76,9 @@ class BufferedCommits(ABC):
     def make_durable(self) -> None:
         """Write ``records`` and ``rows``, all or nothing."""
 
-    @abstractmethod
     def close(self) -> None:
         """Release the resources of the store and drop uncommitted writes. Closing again does nothing."""
+        self.rollback()
 
     @abstractmethod
     def forget(self, name: str) -> None:
@@ -251,7 +251,7 @@ class CommitStore(BufferedCommits):
         self._database.write(batch, synced=False)
 
     def close(self) -> None:
-        self.rollback()
+        super().close()
         self._closing.close()
 
 
@@ -292,9 +292,6 @@ class MemoryCommitStore(BufferedCommits):
 
     def forget(self, name: str) -> None:
         self._records.pop(b"J" + _checked(name, "name"), None)
-
-    def close(self) -> None:
-        self.rollback()
 
     def snapshot(self) -> bytes:
         """Return the whole committed content as one record."""

@@ -58,7 +58,7 @@ class ChunkCache:
         return content
 
 
-class _RocksChunk(Chunk):
+class _StoredChunk(Chunk):
     """A chunk on disk."""
 
     def __init__(self, table: DiskTable, entry: _Chunk) -> None:
@@ -129,7 +129,7 @@ class DiskTable(ChunkedTable):
             raise LocalStoreError(f"{database.path}: damaged directory of table {state_id}: {error}") from error
         table = cls(database, cache, state_id, keys)
         table._next = following
-        table.runs = [[_RocksChunk(table, entry) for entry in run] for run in runs]
+        table.runs = [[_StoredChunk(table, entry) for entry in run] for run in runs]
         table._stored = {entry[0] for run in runs for entry in run}
         return table
 
@@ -157,7 +157,7 @@ class DiskTable(ChunkedTable):
         batch[_STATE.pack(b"T", self._state_id)] = _DIRECTORY.encode((self.keys, self._next, runs))
 
     def keep(self, chunk: Chunk) -> Chunk:
-        if isinstance(chunk, _RocksChunk):
+        if isinstance(chunk, _StoredChunk):
             return chunk
         number, self._next = self._next, self._next + 1
         self._stored.add(number)
@@ -172,7 +172,7 @@ class DiskTable(ChunkedTable):
         batch[_NUMBER.pack(b"U", self._state_id, number)] = sink.getvalue().to_pybytes()
         batch.delete(_NUMBER.pack(b"V", self._state_id, number))
         self._database.write(batch)
-        kept = _RocksChunk(self, (number, chunk.rows, int(chunk.low), int(chunk.high), chunk.bounds, chunk.rows))
+        kept = _StoredChunk(self, (number, chunk.rows, int(chunk.low), int(chunk.high), chunk.bounds, chunk.rows))
         if chunk.dead is not None:
             kept.kill(chunk.dead)
         return kept
