@@ -66,8 +66,19 @@ if TYPE_CHECKING:
 
 #: Packages that are loaded when they are first used, so that `import keyed` is enough.
 _PACKAGES = {
-    *("errors", "extending", "joins", "metrics", "patterns", "postgres", "recovery", "sql", "tables", "testing"),
-    *("topics", "vectorized", "windows"),
+    "errors",
+    "extending",
+    "joins",
+    "metrics",
+    "patterns",
+    "postgres",
+    "recovery",
+    "sql",
+    "tables",
+    "testing",
+    "topics",
+    "vectorized",
+    "windows",
 }
 
 _check_alone()

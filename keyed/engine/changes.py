@@ -32,8 +32,18 @@ class Changes:
     """
 
     __slots__ = (
-        *("_add", "_get", "_store", "_timed", "bytes", "delta", "entries", "expired", "replaced", "spells_out"),
-        *("timers", "versions_dropped"),
+        "_add",
+        "_get",
+        "_store",
+        "_timed",
+        "bytes",
+        "delta",
+        "entries",
+        "expired",
+        "replaced",
+        "spells_out",
+        "timers",
+        "versions_dropped",
     )
 
     def __init__(self, store: ReadStore, *, spells_out: bool) -> None:

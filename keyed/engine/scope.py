@@ -33,8 +33,18 @@ class Scope:
     """
 
     __slots__ = (
-        *("batch_processing_time", "batch_watermark", "commit", "in_processing_time", "key", "key_bytes"),
-        *("processing_time", "retains", "store", "timer_clock", "timestamp", "watermark"),
+        "batch_processing_time",
+        "batch_watermark",
+        "commit",
+        "in_processing_time",
+        "key",
+        "key_bytes",
+        "processing_time",
+        "retains",
+        "store",
+        "timer_clock",
+        "timestamp",
+        "watermark",
     )
 
     def __init__(self, store: ReadStore, *, retains: bool = False) -> None:

@@ -56,8 +56,13 @@ _RESERVED = {*_FIXED_PRODUCER, *_FIXED_CONSUMER, "bootstrap.servers", "transacti
 
 #: Transient errors: the leader of a partition changes, a topic is new, a connection broke.
 _PASSING = {
-    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE", "FENCED_LEADER_EPOCH"),
-    *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_DESTROY_BROKER"),
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_DESTROY_BROKER",
 }
 _PAUSE = 0.05
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}

@@ -25,8 +25,17 @@ from keyed.errors import ChangelogError, DefinitionError
 #: The options of the HTTP client. The others belong to the store.
 _CLIENT_OPTIONS = frozenset(
     {
-        *("allow_http", "allow_invalid_certificates", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host"),
-        *("proxy_ca_certificate", "proxy_excludes", "proxy_url", "read_timeout", "root_certificate", "timeout"),
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
         "user_agent",
     }
 )
@@ -38,9 +47,16 @@ _NO_CONNECTION, _NO_ANSWER, _BROKEN = "there is no connection", "there was no an
 #: Failures that may pass, apart from statuses.
 _PASSING = frozenset(
     {
-        *(_NO_CONNECTION, _NO_ANSWER, _BROKEN),
-        *("ConditionalRequestConflict", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout"),
-        *("ServiceUnavailable", "SlowDown"),
+        _NO_CONNECTION,
+        _NO_ANSWER,
+        _BROKEN,
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
     }
 )
 _PASSING_STATUSES = frozenset({"408", "429", "500", "502", "503", "504"})
