@@ -22,8 +22,8 @@ from keyed.job.graph import Input, Source, is_dataframe
 from keyed.job.transforms import Kept
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.script_inputs import GONE, TIME, ScriptInput, given_names, typed
-from keyed.sql.sql_operators import given_columns, schema_of
+from keyed.sql.script_inputs import GONE, TIME, ScriptInput, names_in_data, typed
+from keyed.sql.sql_operators import schema_of, stream_schema
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Nothing reads it: bad rows are counted.
@@ -115,8 +115,8 @@ def bound_stream(
                 raise DefinitionError(f"{what} has no event time; give keyed.stream(..., timestamp=...)")
             columns = each.columns
             if columns is not None:
-                given_names(source, list(columns), what)
-    declared: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
+                names_in_data(source, list(columns), what)
+    declared: keyed.Stream = stream.map_batches(Declared(source), output=stream_schema(source))
     return declared
 
 
@@ -130,7 +130,7 @@ def _timed(read: Input) -> Input:
 
 def _of_frame(source: SqlSource, frame: Any) -> Any:
     """Return the columns of a DataFrame that a source needs, and the time of each row."""
-    names = given_names(source, frame.columns, f"the DataFrame of {source.name}")
+    names = names_in_data(source, frame.columns, f"the DataFrame of {source.name}")
     time = names.get("ROWTIME") if source.timestamp is None else names[source.timestamp[0]]
     selected = [quoted(name) for name in dict.fromkeys(names.values())]
     kind = None if time is None else dict(frame.dtypes)[time]
@@ -160,7 +160,7 @@ class _Timing:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            names = given_names(self.source, batch.schema.names, "")
+            names = names_in_data(self.source, batch.schema.names, "")
             cells = {name: batch.column(own_name) for name, own_name in names.items()}
             _, times, wrong = typed(self.source, cells, batch.num_rows, {})
             milliseconds = times.to_pylist()
@@ -208,7 +208,7 @@ class Declared:
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows of a table that fit."""
-        names = given_names(self.source, table.column_names, f"the stream of {self.source.name}")
+        names = names_in_data(self.source, table.column_names, f"the stream of {self.source.name}")
         # Records of topics have more.
         own = [GONE, *(name for name, _ in (*self.source.headers, *self.source.further))]
         names |= {name: name for name in own if name in table.column_names}
@@ -226,7 +226,7 @@ class Declared:
                 )
             if (fields := tuple(row)) not in known:
                 what = f"the stream of {self.source.name}, in the element {shown(element)},"
-                given_names(self.source, list(map(str, fields)), what)
+                names_in_data(self.source, list(map(str, fields)), what)
                 known.add(fields)
         cells, _, seen = cells_of(rows, [*(name for name, _ in self.source.without_headers), "ROWTIME"])
         if "rowtime" in {str(name).lower() for name in seen}:

@@ -632,17 +632,17 @@ class Planner:
         # After the aggregates: groups, results and bounds.
         parts: list[tuple[Words, SqlToken]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, Any] = {}
-        made_calls: list[str] = []
+        call_texts: list[str] = []
         reader = AggregateReader(scope, self._properties, source.is_table)
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
             for start, end in aggregate_calls(words):
                 call = words[start : end + 1]
-                if folded(call) in made_calls:
+                if folded(call) in call_texts:
                     continue
-                aggregate = reader.read(call, len(made_calls))
-                made_calls.append(folded(call))
+                aggregate = reader.read(call, len(call_texts))
+                call_texts.append(folded(call))
                 aggregates |= {each: of for each, (of, _) in aggregate.parts.items()}
                 cells += aggregate.arguments
                 parts.append((call, SqlToken("word", aggregate.result)))
@@ -676,7 +676,7 @@ class Planner:
             "WINDOW": window.text if window else "",
             "GROUP BY": ", ".join(map(folded, groups)),
             "HAVING": folded(having or ()),
-            "aggregates": ", ".join(made_calls),
+            "aggregates": ", ".join(call_texts),
             "EMIT": query.emit or "",
             # The rows of a table leave the aggregates that they are in.
             "WHERE": where or "" if source.is_table else "",

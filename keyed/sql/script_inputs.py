@@ -76,7 +76,7 @@ class ScriptInput:
 
     Attributes:
         source: The stream or table.
-        given: The rows.
+        rows: The rows.
         skipped: Counts the bad ones.
         is_strict: A row without a usable timestamp is an error.
         latest: Returns the highest usable timestamp.
@@ -88,7 +88,7 @@ class ScriptInput:
     """
 
     source: SqlSource
-    given: Any
+    rows: Any
     skipped: Skipped
     is_strict: bool = attrs.field(default=False, kw_only=True)
     latest: Callable[[], int] = attrs.field(default=lambda: LATEST, kw_only=True)
@@ -100,7 +100,7 @@ class ScriptInput:
     _count: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        where, rows = f"the rows of {self.source.name}", self.given
+        where, rows = f"the rows of {self.source.name}", self.rows
         if isinstance(rows, str | os.PathLike):
             path = Path(rows)
             if path.suffix.lower() not in FILES:
@@ -123,13 +123,13 @@ class ScriptInput:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows as tables."""
-        rows, source = self.given, self.source
+        rows, source = self.rows, self.source
         is_file = isinstance(rows, str | os.PathLike)
         table = None if is_file or self.is_topic else arrow_table(rows)
         if is_file:
             yield from self._of_file(Path(rows))
         elif table is not None:
-            names = given_names(source, table.column_names, f"the table of {source.name}")
+            names = names_in_data(source, table.column_names, f"the table of {source.name}")
             for batch in table.to_batches(ROWS):
                 yield self._table(column_part(batch, names, "row", self._count))
         else:
@@ -152,7 +152,7 @@ class ScriptInput:
         source = self.source
         columns = {**dict(source.without_headers), "ROWTIME": TIMESTAMP}
         seen: set[str] = set()
-        parts = file_parts(path, columns, lambda names: given_names(source, names, str(path)), waits=self.waits)
+        parts = file_parts(path, columns, lambda names: names_in_data(source, names, str(path)), waits=self.waits)
         rows = 0
         for part in parts:
             rows += part.count
@@ -289,7 +289,7 @@ class ScriptInput:
         return columns
 
 
-def given_names(source: SqlSource, names: Sequence[str], what: str) -> dict[str, str]:
+def names_in_data(source: SqlSource, names: Sequence[str], what: str) -> dict[str, str]:
     """Return the names that the declared columns of a source, and the time, have in data.
 
     Raises:

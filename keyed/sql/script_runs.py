@@ -38,7 +38,7 @@ from keyed.sql.name_scope import BOUNDS, free_name
 from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, skip
 from keyed.sql.script_source import ScriptRows
-from keyed.sql.sql_operators import DELETED, MOMENT, TableRows, Totals, given_columns, schema_of
+from keyed.sql.sql_operators import DELETED, MOMENT, TableRows, Totals, schema_of, stream_schema
 from keyed.sql.statements import parse
 from keyed.sql.top_rows import TopRows
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -166,7 +166,7 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput]) -> dict[str, keyed.
     base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=watermark)
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
-        schema = given_columns(each.source)
+        schema = stream_schema(each.source)
         streams[name] = base.map_batches(_picked(number, schema.names), output=schema)
     return streams
 

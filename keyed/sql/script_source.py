@@ -73,7 +73,7 @@ class _Head:
         return rows
 
 
-class _GivenHead(_Head):
+class _InputHead(_Head):
     """The rows of an input that is given again from its start."""
 
     def __init__(self, number: int, script_input: ScriptInput, *, keeps: bool) -> None:
@@ -202,7 +202,7 @@ class ScriptRows:
             types |= {name: type_ for name, type_ in own if name not in types}
         self._nothing = pa.schema(types).empty_table()
         self._heads: list[_Head] = [
-            _GivenHead(number, each, keeps=self.keeps)
+            _InputHead(number, each, keeps=self.keeps)
             for number, (name, each) in enumerate(self.inputs.items())
             if name not in self.live
         ]
@@ -219,7 +219,7 @@ class ScriptRows:
         for each in self._heads:
             if isinstance(each, _LiveHead):
                 self._offsets.setdefault(each.name, {})[each.place] = each.offset
-            elif isinstance(each, _GivenHead):
+            elif isinstance(each, _InputHead):
                 inputs[each.name] = each.position()
         topics = {name: position_of([topic], self._offsets.get(name, {})) for name, topic in self.live.items()}
         return {"inputs": inputs, "topics": topics, "highest": self._highest}
@@ -242,7 +242,7 @@ class ScriptRows:
                 f"{sorted(self.live.values()) or 'none'}; {remedy}, or start from a new checkpoint"
             )
         self._offsets = {name: offsets_of(each) for name, each in position["topics"].items()}
-        heads = {each.name: each for each in self._heads if isinstance(each, _GivenHead)}
+        heads = {each.name: each for each in self._heads if isinstance(each, _InputHead)}
         for name, read in position["inputs"].items():
             if name in heads:
                 heads[name].seek(read)

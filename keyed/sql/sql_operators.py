@@ -35,7 +35,7 @@ def schema_of(columns: Columns, *further: str) -> Schema:
     return Schema((*((name, type_.spark) for name, type_ in columns), *more))
 
 
-def given_columns(source: SqlSource) -> Schema:
+def stream_schema(source: SqlSource) -> Schema:
     """Return the columns of the stream that is given for a source."""
     return schema_of((*source.columns, *source.further), GONE if source.is_table else STREAM)
 
