@@ -134,8 +134,8 @@ def fold_groups(
     for each in merge(*commits, key=lambda stored: stored.commit.sequence):
         last[each.commit.group] = each.commit
         markers = [last[group] for group in readers if group in last and last[group].sequence == each.commit.sequence]
-        whole = tuple(markers) if len(markers) == len(readers) else ()
-        yield FoldedCommit(each.commit, _counted(each), whole)
+        complete = tuple(markers) if len(markers) == len(readers) else ()
+        yield FoldedCommit(each.commit, _counted(each), complete)
 
 
 def difference(live: LiveHash, entries: int, hash_: str) -> str:

@@ -77,12 +77,12 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
     tables = shown_tables(meta.states, meta.operator)
     by_name = {reader.schema.name: reader for reader in readers.values()}
-    whole: OperatorTableReader | None = None
+    operator_table: OperatorTableReader | None = None
     states: dict[str, dict[str, Any]] = {}
     for name, state in tables.items():
         table = by_name[state]
         if is_shown_as_another(meta.states[state]):
-            table = whole = OperatorTableReader(meta.operator, meta.states[state])
+            table = operator_table = OperatorTableReader(meta.operator, meta.states[state])
         states[name] = {"kind": table.schema.kind, "types": table.types, "entries": 0, "bytes": 0}
     names_of = {state: name for name, state in tables.items()}
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
@@ -115,8 +115,8 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     for name, state in tables.items():
         reader = by_name[state]
         entries = shown_entries(reader, by_name.get(reader.schema.named_by or ""), stored)
-        if whole is not None and whole.inner.schema.name == state:
-            shown = whole.rows_of_entries(entries, (meta.watermark, meta.processing_time))
+        if operator_table is not None and operator_table.inner.schema.name == state:
+            shown = operator_table.rows_of_entries(entries, (meta.watermark, meta.processing_time))
         else:
             shown = (reader.entry(*entry) for entry in entries)
         described += [
@@ -139,18 +139,18 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
 def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
     operators: dict[str, Inspected] = {}
     for part in parts:
-        whole = operators.setdefault(part.operator, part)
-        if whole is part:
+        merged = operators.setdefault(part.operator, part)
+        if merged is part:
             continue
-        whole.groups += 1
-        whole.watermark = min(whole.watermark, part.watermark)
-        whole.processing_time = max(whole.processing_time, part.processing_time)
-        whole.ended = whole.ended or part.ended
-        whole.entries += part.entries
+        merged.groups += 1
+        merged.watermark = min(merged.watermark, part.watermark)
+        merged.processing_time = max(merged.processing_time, part.processing_time)
+        merged.ended = merged.ended or part.ended
+        merged.entries += part.entries
         for name, count in part.counters.items():
-            whole.counters[name] = whole.counters.get(name, 0) + count
+            merged.counters[name] = merged.counters.get(name, 0) + count
         for name, state in part.states.items():
-            total = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
+            total = merged.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
             if state["kind"] == "broadcast":
                 # All key groups have the same content.
                 continue
@@ -226,11 +226,11 @@ def _run(arguments: argparse.Namespace) -> int:
         print_rows([{"state": state, **about} for state, about in operator.states.items()])
         print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
         if arguments.key is not None:
-            print_rows(map(_readable, operator.entries))
+            print_rows(map(_with_texts, operator.entries))
     return int(arguments.key is not None and not any(operator.entries for operator in content.values()))
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
+def _with_texts(row: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with its times as text."""
     if row["state"] == _TIMERS:
         return row | {"value": clock_text(row["value"])}

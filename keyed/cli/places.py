@@ -99,7 +99,7 @@ def check_place(text: str, allowed: frozenset[Place], parameter: str, expected: 
     if place in allowed:
         return place
     message = f"{parameter} {without_credentials(text)!r} is {place.value}; give {expected}"
-    inner = next((each for each in _below(text) if place_of(str(each)) in allowed - FREE), None)
+    inner = next((each for each in _subfolders(text) if place_of(str(each)) in allowed - FREE), None)
     if inner is not None:
         message += f", such as {str(inner)!r}"
     elif place in _COMMANDS:
@@ -117,7 +117,7 @@ def _is_record(path: Path) -> bool:
     return True
 
 
-def _below(text: str) -> Iterator[Path]:
+def _subfolders(text: str) -> Iterator[Path]:
     """Yield the subfolders of a folder that was not written by keyed, two levels deep."""
     if place_of(text) is not Place.FOREIGN:
         return iter(())

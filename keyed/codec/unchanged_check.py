@@ -23,13 +23,15 @@ def unchanged_check_of(type_: Any) -> UnchangedCheck:
     It returns false for values that have to be checked one by one.
     """
     if type_ is object:
-        return lambda values: _are(values, _PLAIN)
+        return lambda values: _all_of(values, _PLAIN)
     if _is_plain(type_):
-        return lambda values: _are(values, {type_})
+        return lambda values: _all_of(values, {type_})
     parts = get_args(type_)
     if type_ is list or (get_origin(type_) is list and _is_plain(parts[0])):
         classes = {*parts} or _PLAIN
-        return lambda values: {list}.issuperset(map(type, values)) and _are(list(chain.from_iterable(values)), classes)
+        return lambda values: (
+            {list}.issuperset(map(type, values)) and _all_of(list(chain.from_iterable(values)), classes)
+        )
     if get_origin(type_) is tuple and parts and all(map(_is_plain, parts)):
         return _tuples(parts)
     return lambda values: not values
@@ -45,12 +47,12 @@ def _tuples(parts: tuple[Any, ...]) -> UnchangedCheck:
     def check(values: Collection[Any]) -> bool:
         if not ({tuple}.issuperset(map(type, values)) and {len(parts)}.issuperset(map(len, values))):
             return False
-        return all(_are(list(map(field, values)), classes) for field, classes in fields)
+        return all(_all_of(list(map(field, values)), classes) for field, classes in fields)
 
     return check
 
 
-def _are(values: Collection[Any], classes: Collection[type]) -> bool:
+def _all_of(values: Collection[Any], classes: Collection[type]) -> bool:
     types = set(map(type, values))
     if not types.issubset(classes):
         return False

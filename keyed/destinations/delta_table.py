@@ -226,8 +226,8 @@ class DeltaWriter(TableWriter):
         merge = self._table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
         kept = None
         if deleted is not None:
-            gone = f"coalesce(s.{quoted(deleted)}, false)"
-            merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
+            is_deleted = f"coalesce(s.{quoted(deleted)}, false)"
+            merge, kept = merge.when_matched_delete(is_deleted), f"NOT {is_deleted}"
         merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
 
 

@@ -222,15 +222,15 @@ class IcebergWriter(TableWriter):
                 transaction.append(rows, snapshot_properties=properties)
             else:
                 keys = rows.select([*sink.key])
-                among = self._among(keys)
+                among = self._filter_of(keys)
                 if self._deleted is not None:
-                    kept = [gone is not True for gone in rows.column(self._deleted).to_pylist()]
+                    kept = [deleted is not True for deleted in rows.column(self._deleted).to_pylist()]
                     rows = rows.filter(pa.array(kept, pa.bool_())).drop_columns([self._deleted])
                 if len(sink.key) > 1:
                     rows = self._with_others(rows, keys, among)
                 transaction.overwrite(rows, among, snapshot_properties=properties)
 
-    def _among(self, keys: pa.Table) -> Any:
+    def _filter_of(self, keys: pa.Table) -> Any:
         """Return a filter of all rows whose columns of the key have values of these keys, one by one."""
         filters = [
             self._iceberg.expressions.In(name, keys.column(name).unique().to_pylist()) for name in self._sink.key

@@ -147,13 +147,13 @@ def last_file(files: Sequence[str]) -> str | None:
     )
 
 
-def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[str, str]) -> None:
+def check_columns(path: str, file: str, existing: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Check that files with new columns form one table with the existing ones. Columns may be added.
 
     Args:
         path: The sink's folder.
         file: The newest file in it.
-        there: The columns of that file with the names of their types.
+        existing: The columns of that file with the names of their types.
         new: The columns of the next files.
 
     Raises:
@@ -161,11 +161,11 @@ def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[s
     """
     wrong = [
         name if name not in new else f"{name} ({type_} there, {new[name]} now)"
-        for name, type_ in there.items()
+        for name, type_ in existing.items()
         if name not in new or (type_ != new[name] and not {type_, new[name]} & _NO_TYPE)
     ]
     if wrong:
-        columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (there, new)]
+        columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (existing, new)]
         raise SinkError(
             f"Parquet sink {path!r}: the output has other columns than the existing files, so readers would lose "
             f"{', '.join(wrong)}: the file {file} has {columns[0]}, the output has {columns[1]}; give the output a new "

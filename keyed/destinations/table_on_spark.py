@@ -141,14 +141,14 @@ class LakeTable(LakeWriter):
     def _merge_into(self, view: str) -> None:
         sink, names = self._sink, [quoted(name) for name in self._stored.names]
         same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in sink.key)
-        gone = "false" if sink.deleted is None else f"coalesce(s.{quoted(sink.deleted)}, false)"
-        deletes = "" if sink.deleted is None else f"WHEN MATCHED AND {gone} THEN DELETE "
+        is_deleted = "false" if sink.deleted is None else f"coalesce(s.{quoted(sink.deleted)}, false)"
+        deletes = "" if sink.deleted is None else f"WHEN MATCHED AND {is_deleted} THEN DELETE "
         updates = ", ".join(f"t.{name} = s.{name}" for name in names)
         inserts = f"({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})"
         # Names are quoted, and there are no values.
         self._session.sql(
             f"MERGE INTO {self._name} t USING {view} s ON {same} {deletes}WHEN MATCHED THEN UPDATE SET "
-            f"{updates} WHEN NOT MATCHED AND NOT {gone} THEN INSERT {inserts}"
+            f"{updates} WHEN NOT MATCHED AND NOT {is_deleted} THEN INSERT {inserts}"
         )
 
     def _overtaken(self, error: BaseException) -> str | None:

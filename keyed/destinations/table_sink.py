@@ -192,33 +192,35 @@ def check_types(sink: TableSink, types: Mapping[str, str]) -> None:
         raise SinkError(f"{sink!r}: the column {sink.deleted!r} is of type {types[sink.deleted]}, and not boolean")
 
 
-def added(sink: TableSink, there: Mapping[str, str], new: Mapping[str, str], required: Sequence[str]) -> list[str]:
+def added_columns(
+    sink: TableSink, existing: Mapping[str, str], new: Mapping[str, str], required: Sequence[str]
+) -> list[str]:
     """Return the columns that an output adds to a table.
 
     Args:
         sink: The sink.
-        there: The table's columns with the names of their types.
+        existing: The table's columns with the names of their types.
         new: Those of the output.
         required: The table's columns that have no nulls.
 
     Raises:
         SinkError: The table has other columns.
     """
-    same = {name.lower(): name for name in there}
-    clashes = [f"{name} is {same[name.lower()]} there" for name in new if name not in there and name.lower() in same]
+    same = {name.lower(): name for name in existing}
+    clashes = [f"{name} is {same[name.lower()]} there" for name in new if name not in existing and name.lower() in same]
     not_null = [f"{', '.join(required)} must not be null there, and a column of an output may be null"]
     others = [
         f"the output has no {name}" if name not in new else f"{name} is {new[name]} in the output"
-        for name, type_ in there.items()
+        for name, type_ in existing.items()
         if new.get(name) != type_
     ]
     if why := clashes[:1] or (not_null if required else others):
-        columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (there, new)]
+        columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (existing, new)]
         raise SinkError(
             f"{sink!r}: the table has other columns than the output: {', '.join(why)}. The table has {columns[0]}; the "
             f"output has {columns[1]}. Give another table, or the table's columns (an output may add columns)"
         )
-    return [name for name in new if name not in there]
+    return [name for name in new if name not in existing]
 
 
 def last_rows(rows: pa.Table, sink: TableSink) -> pa.Table:
@@ -304,7 +306,7 @@ class LakeWriter(SinkWriter, ABC):
                 self._create(output)
             columns = self._columns()
             assert columns is not None
-            if new := added(self._sink, columns[0], self._kinds(output), columns[1]):
+            if new := added_columns(self._sink, columns[0], self._kinds(output), columns[1]):
                 self._grow(output, new)
 
         self._attempt(grow)

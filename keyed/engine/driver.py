@@ -333,9 +333,9 @@ def _remedy(error: Exception, function: object, element: object) -> str:
         if isinstance(error.obj, EngineContext | EngineTimerService):
             return _of_context(error.obj, str(error.name))
         if error.obj is element and (names := fields_of(type(element))):
-            return f"; {_listed(element, names)}" + _near(str(error.name), names)
+            return f"; {_listed(element, names)}" + _suggest(str(error.name), names)
         if error.obj is function:
-            return _near(str(error.name), [attribute for attribute in dir(function) if attribute[0] != "_"])
+            return _suggest(str(error.name), [attribute for attribute in dir(function) if attribute[0] != "_"])
         # A method resolves attributes in its function.
         method = error.obj
         if inspect.isfunction(method) and method.__module__.startswith("keyed."):
@@ -380,7 +380,7 @@ def _listed(element: Any, fields: Sequence[str]) -> str:
     return f"the fields of {type(element).__name__} are {', '.join(fields)}"
 
 
-def _near(name: str, names: Sequence[str]) -> str:
+def _suggest(name: str, names: Sequence[str]) -> str:
     return "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, names, n=1))
 
 

@@ -188,9 +188,9 @@ def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[
         if state["schema"]["kind"] == "table":
             rows, others = (_rows(store, state) for store in (checkpoint, changelog))
             for key in sorted(rows.keys() | others.keys(), key=repr):
-                row, there = rows.get(key, "absent"), others.get(key, "absent")
-                if row != there:
-                    return f"row {key!r} of table {name!r} is {row} in the checkpoint and {there} in the changelog"
+                row, other_row = rows.get(key, "absent"), others.get(key, "absent")
+                if row != other_row:
+                    return f"row {key!r} of table {name!r} is {row} in the checkpoint and {other_row} in the changelog"
     return "its entries differ in their hash alone"
 
 

@@ -261,9 +261,9 @@ class LmdbDatabase:
                 break
             if len(key) > _LONG:
                 beginning = key[:_LONG]
-                whole = self._split_stored(value)
-                if first <= whole[0] < end:
-                    together.append(whole)
+                pair = self._split_stored(value)
+                if first <= pair[0] < end:
+                    together.append(pair)
             elif key >= first:
                 yield key, value
         yield from sorted(together)

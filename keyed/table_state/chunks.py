@@ -285,13 +285,13 @@ class ChunkedTable:
         ends = [(1 << 64) * part // parts for part in range(parts + 1)]
         run: list[Chunk] = []
         for low, end in pairwise(ends):
-            within = self._within(chunks, np.uint64(low), np.uint64(end - 1))
+            within = self._find_within(chunks, np.uint64(low), np.uint64(end - 1))
             if within is not None:
                 run += map(self.keep, self._run(within))
         return run
 
     @staticmethod
-    def _within(chunks: list[Chunk], low: Any, high: Any) -> Sorted | None:
+    def _find_within(chunks: list[Chunk], low: Any, high: Any) -> Sorted | None:
         """Return the live rows whose hashes are in a range."""
         hashes, tables = [], []
         for chunk in chunks:

@@ -62,7 +62,7 @@ class Overlay:
         stored, fresh = self._find(keys)
         rows, places = [], []
         at: Any
-        for positions, at in ((stored, self._at), (fresh, self._fresh.take)):
+        for positions, at in ((stored, self._rows_at), (fresh, self._fresh.take)):
             hits = np.flatnonzero(positions >= 0)
             rows.append(at(positions[hits]))
             places.append(hits)
@@ -123,7 +123,7 @@ class Overlay:
         distinct = delta.select(keys).group_by(keys, use_threads=False).aggregate([])
         positions, _ = self._find(distinct, fresh=False)
         positions = positions[positions >= 0]
-        return positions, self._at(positions)
+        return positions, self._rows_at(positions)
 
     def _select(self, predicate: Sequence[Range] | pc.Expression | None) -> tuple[Positions, pa.Table]:
         """Return the stored rows for which a predicate holds, with their positions."""
@@ -167,7 +167,7 @@ class Overlay:
             self._sorted = Sorted(hashes[order], self._fresh)
         return self._sorted
 
-    def _at(self, positions: Positions) -> pa.Table:
+    def _rows_at(self, positions: Positions) -> pa.Table:
         """Return the stored rows at positions."""
         table = self._stored.at(positions)
         return self._layout.schema.empty_table() if table is None else self._layout.completed(table)
@@ -190,7 +190,7 @@ class Overlay:
         if ranges is not None and len(origin):
             covered: Any = slice(None)
             if not all(column in self._layout.keys for column, _, _ in ranges):
-                covered = mask_of(ranges, self._at(origin))
+                covered = mask_of(ranges, self._rows_at(origin))
             self._status[origin[covered]] = _IN_RANGE
             self._ranges.append(ranges)
         self._set_fresh(self._fresh.filter(~mask), self._origin[~mask])
@@ -208,7 +208,7 @@ class Overlay:
         touched = np.flatnonzero(self._status)
         if not len(touched) and not new.num_rows:
             return None
-        old = self._at(touched)
+        old = self._rows_at(touched)
         status = self._status[touched]
         by_key = status == _REMOVED
         if spell_out:

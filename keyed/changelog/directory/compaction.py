@@ -38,7 +38,7 @@ _STEP_BYTES = 256 << 20
 _LEAST_BYTES = 4 << 20
 #: Key groups grow alike and are due together, so only one fold runs at a time, which bounds the memory.
 _turn = threading.Lock()
-_Whole = tuple[PurePath, int]
+_Snapshot = tuple[PurePath, int]
 _Part = TypeVar("_Part")
 
 
@@ -150,21 +150,21 @@ def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, lim
 def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
     """Write the base of one sequence."""
     fold, group = DeltaFold(), GroupFold(folder.log_id, folder.group)
-    whole: _Whole | None = None
+    snapshot: _Snapshot | None = None
     marker: Commit | None = None
     for stored, segment, path in folder.commits(listing, 0, target):
         each = group.add(stored.commit, stored.blocks())
         marker = commit = each.commit
         if commit.snapshot:
-            fold, whole = DeltaFold(), None
+            fold, snapshot = DeltaFold(), None
             if segment.is_sorted():
-                whole = path, commit.sequence
+                snapshot = path, commit.sequence
                 continue
         apply_blocks(fold, commit.log_id, commit.sequence, _going_on(each.blocks, stopped), commit.states, str(path))
     assert marker is not None, "the target is one of the segments"
     marker = attrs.evolve(marker, snapshot=True)
     path = folder.base(target)
-    state = _going_on(fold.onto(_base(folder, whole), str(folder.path)), stopped)
+    state = _going_on(fold.onto(_base(folder, snapshot), str(folder.path)), stopped)
     folder.publish(path, Segment(marker, _checked(state, marker, path)))
     with folder.opened(path, target) as (written, segment):
         if written is None:
@@ -174,12 +174,12 @@ def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callabl
     folder.remove(folder.listing().leftovers)
 
 
-def _base(folder: AnyGroupFiles, whole: _Whole | None) -> Iterator[Delta]:
+def _base(folder: AnyGroupFiles, snapshot: _Snapshot | None) -> Iterator[Delta]:
     """Yield the state that is complete already, if there is one."""
-    if whole is not None:
-        with folder.opened(*whole) as (commit, segment):
+    if snapshot is not None:
+        with folder.opened(*snapshot) as (commit, segment):
             if commit is not None:
-                yield from deltas(segment.blocks(), commit.states, str(whole[0]))
+                yield from deltas(segment.blocks(), commit.states, str(snapshot[0]))
 
 
 def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_Part]:
@@ -228,7 +228,7 @@ class BackgroundCompaction:
     def begin(self, listing: Listing) -> None:
         """Initialize with the folder's content when the writer opens."""
         self._bytes = listing.history_bytes
-        self._wait(listing.base_bytes, 0)
+        self._set_due(listing.base_bytes, 0)
 
     def grown(self, size: int) -> None:
         """Record that a segment was appended."""
@@ -254,17 +254,17 @@ class BackgroundCompaction:
         try:
             done = compact_group(self._folder, self._limits, lambda: self.work.is_stopping, wait=False)
         except Exception as error:  # noqa: BLE001 - counted; those who read the log meet the same error
-            self._wait(0, self._bytes)
+            self._set_due(0, self._bytes)
             self.work.failed(error, began)
         else:
             self._bytes = done.history_bytes
-            self._wait(done.base_bytes, done.history_bytes)
+            self._set_due(done.base_bytes, done.history_bytes)
             self.work.succeeded(began)
         finally:
             _turn.release()
         raise WorkEnded
 
-    def _wait(self, base_bytes: int, history_bytes: int) -> None:
+    def _set_due(self, base_bytes: int, history_bytes: int) -> None:
         """Set the bytes of segments at which compaction is due again."""
         self._due = history_bytes + max(base_bytes, _LEAST_BYTES)
         if self._limits.history_bytes is not None:

@@ -106,7 +106,7 @@ class StoredChangelog(ABC):
         if header is None:
             self._create(encode_header(LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)))
             # Another driver may have created it in the meantime.
-            header = self._present()
+            header = self._existing_header()
         if (header.operator, header.parallelism) != (operator, parallelism):
             raise ChangelogError(
                 f"{self._root} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "
@@ -134,14 +134,14 @@ class StoredChangelog(ABC):
         Raises:
             CorruptionError: The log of a group is damaged; nothing of that group was removed.
         """
-        header = self._present()
+        header = self._existing_header()
         done = [compact_group(self._files(header, group), self._limits) for group in range(header.parallelism)]
         self._drop_positions(min(each.base for each in done))
         return done
 
     def put_position(self, sequence: int, data: bytes) -> None:
         """See `Changelog.put_position`."""
-        header = self._present()
+        header = self._existing_header()
         name = _position(sequence)
         if not self._put(name, encode_position(sequence, data)) and self._read_position(sequence) != data:
             raise ChangelogDiverged(
@@ -161,7 +161,7 @@ class StoredChangelog(ABC):
     def keep(self, name: str, data: bytes) -> None:
         """See `Changelog.keep`."""
         part, record = _kept_name(name), encode_kept(name, data)
-        self._present()
+        self._existing_header()
         if not self._put(part, record) and self._get(part) != record:
             raise ChangelogDiverged(
                 f"{self._root}/{part}: other data is stored under this name; give changelog= an empty {self._place}"
@@ -186,7 +186,7 @@ class StoredChangelog(ABC):
     def _limits(self) -> CompactionLimits:
         return CompactionLimits(self.compaction_lag, self.history_bytes)
 
-    def _present(self) -> LogHeader:
+    def _existing_header(self) -> LogHeader:
         """Return the header, which has to exist."""
         header = self.header()
         if header is None:
@@ -195,7 +195,7 @@ class StoredChangelog(ABC):
 
     def _group(self, group: int) -> Any:
         """Return the files of a key group."""
-        header = self._present()
+        header = self._existing_header()
         if not 0 <= group < header.parallelism:
             raise ChangelogError(f"{self._root} has {header.parallelism} key groups; there is no group {group}")
         return self._files(header, group)

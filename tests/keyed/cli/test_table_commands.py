@@ -278,7 +278,7 @@ def test_a_table_is_replicated_to_delta_once(log, tmp_path, capsys):
     place, metrics = str(tmp_path / "delta"), tmp_path / "copy.prom"
     said_of = said(capsys, "replicate", log, "by_day", "--to-delta", place, "--once", "--metrics-file", str(metrics))
     assert "3 rows written" in said_of
-    assert 'keyed_replication_rows_total{query="function.by_day"} 3\n' in metrics.read_text()
+    assert 'keyed_replication_rows_total{query="function.by_day"} 3.0\n' in metrics.read_text()
     assert deltalake.DeltaTable(place).to_pyarrow_table().num_rows == 3
 
 
