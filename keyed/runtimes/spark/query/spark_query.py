@@ -22,7 +22,7 @@ from keyed.runtimes.kept_tables import KeptTables
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.query.batch_job import BatchJob
-from keyed.runtimes.spark.query.failures import has_lost_jvm, has_no_jvm, is_gone, jvm_ended, raise_translated
+from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import Job
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.runtimes.stop_signals import Stopped, noted_signals
@@ -145,6 +145,7 @@ class SparkQuery(Shown):
         self._flushed = False
         #: True after Ctrl-C or SIGTERM: what the query and its JVM raise then is the stop, not a failure.
         self._left = False
+        self._has_lost_jvm = False
         #: The threads that wait for the end, which get the error of a query that fails.
         self._waiting: set[int] = set()
         ended = None if kept is None else self._ended
@@ -176,9 +177,11 @@ class SparkQuery(Shown):
                 return Status.STARTING if begins else Status.FOLLOWING
             return Status.CLOSED if self.query.exception() is None else Status.FAILED
         except Exception as error:
+            if has_lost_jvm(error, self.query):
+                return Status.FAILED
             if not is_gone(error):
                 raise
-            return Status.FAILED if has_no_jvm(error) else Status.CLOSED
+            return Status.CLOSED
 
     @property
     def _has_left(self) -> bool:
@@ -196,7 +199,7 @@ class SparkQuery(Shown):
         try:
             return bool(self.query.isActive)
         except Exception as error:
-            if not is_gone(error):
+            if not (is_gone(error) or has_lost_jvm(error, self.query)):
                 raise
             return False
 
@@ -258,8 +261,9 @@ class SparkQuery(Shown):
                 self.query.stop()
                 failed = self.query.exception() is not None
             except Exception as error:
-                if not is_gone(error):
+                if not (is_gone(error) or has_lost_jvm(error, self.query)):
                     raise
+                self._lost(error)
                 return
             if not failed:
                 self._flush()
@@ -375,10 +379,11 @@ class SparkQuery(Shown):
         self._job.close()
 
     def _lost(self, error: Exception) -> None:
-        """Log that the JVM has ended, unless the program waits for the query, and release its resources."""
-        if has_no_jvm(error):
-            if not self._waiting:
+        """Log once that the JVM has ended, unless the program waits for the query, and release its resources."""
+        if has_lost_jvm(error, self.query):
+            if not (self._waiting or self._left or self._has_lost_jvm):
                 _log.error("%s", jvm_ended(self._job.title))
+            self._has_lost_jvm = True
             if self._kept is not None:
                 self._kept.leave()
         self._job.close()
