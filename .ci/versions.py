@@ -53,7 +53,7 @@ def other_pythons() -> dict[str, str]:
 
 def name_of(requirement: str) -> str:
     """Return the package that a requirement is about."""
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
 def lowest_declared() -> dict[str, str]:
