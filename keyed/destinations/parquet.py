@@ -20,6 +20,7 @@ from keyed.destinations.parquet_folder import (
     claim_folder,
     last_file,
     locked_folder,
+    remove_staged,
     replace_file,
 )
 from keyed.destinations.parquet_on_spark import ParquetOnSpark
@@ -144,6 +145,7 @@ class ParquetWriter(SinkWriter):
 
             # An output without rows is still a table with columns.
             table = arrow_schema(self._schema).empty_table()
+        remove_staged(target)
         if table is not None:
             replace_file(target, lambda file: pq.write_table(table, file))
 

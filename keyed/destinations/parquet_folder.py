@@ -191,6 +191,7 @@ class LocalFolder:
         Path(self.path).mkdir(parents=True, exist_ok=True)
         if new:
             Path(self.path, MARK).touch(exist_ok=False)
+        remove_staged(Path(self.path, MARK))
         replace_file(Path(self.path, MARK), lambda file: file.write(mark))
 
     def parquet_files(self) -> list[str]:
@@ -205,11 +206,14 @@ class LocalFolder:
             Path(self.path, name).unlink()
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write or replace a file, which only this query writes, atomically and durably."""
+def remove_staged(path: Path) -> None:
+    """Remove what runs that were killed while they wrote a file have left of it. Only this query may write the file."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        # Of a run that was killed while it wrote the file.
         left.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write or replace a file atomically and durably."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with staged.open("wb") as file:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Prometheus(Shown):
-    """Exports metrics in Prometheus' format (extra ``keyed-streams[prometheus]``): over HTTP at a port, or in a file.
+    """Exports metrics to Prometheus, over HTTP at ``/metrics`` of a port or in a file; needs the extra ``prometheus``.
 
     Args:
         port: The port. Give each query its own.

@@ -16,7 +16,7 @@ from keyed.base.background import Background, close_in_children
 from keyed.base.durations import milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.private_files import folder_path
-from keyed.destinations.parquet_folder import replace_file
+from keyed.destinations.parquet_folder import remove_staged, replace_file
 from keyed.errors import DefinitionError
 from keyed.job.graph import Stage
 from keyed.job.metrics_exports import OpenTelemetry, Prometheus
@@ -158,6 +158,7 @@ class _File:
 
     def _begin(self, config: Prometheus) -> None:
         try:
+            remove_staged(self._path)
             self._write()
         except OSError as error:
             raise DefinitionError(
