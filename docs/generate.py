@@ -745,9 +745,10 @@ def _inside(doc: str) -> str:
 
 
 def _signature(thing: Any, *, method: bool = False) -> str:
-    function = thing.__init__ if isinstance(thing, type) else thing
+    is_class = inspect.isclass(thing)
+    function = thing.__init__ if is_class else thing
     unwrapped = inspect.unwrap(function)
-    method = method or (isinstance(thing, type) and unwrapped is not function)
+    method = method or (is_class and unwrapped is not function)
     # A function that shows its options in `help` has them as `**options` here: they are documented once.
     signature = inspect.signature(unwrapped if unwrapped is not function else thing)
     parts: list[str] = []
