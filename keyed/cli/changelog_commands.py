@@ -11,12 +11,12 @@ from contextlib import suppress
 from keyed.changelog import DirectoryChangelog, ObjectStoreChangelog
 from keyed.cli.command import (
     CHANGELOG,
-    Command,
     add_groups,
     add_settings,
     changelog_of,
     check_checkpoint,
     check_tables_folder,
+    command,
 )
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, Place, check_place
 from keyed.cli.stdout import check_reader
@@ -41,6 +41,7 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@command("Fold the history of a changelog in a directory into its bases. The job may be running.", _add_compact)
 def _compact(arguments: argparse.Namespace) -> int:
     """Compact, and print the sizes of each key group."""
     allowed = frozenset({Place.CHANGELOG, Place.OBJECTS})
@@ -70,6 +71,9 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+@command(
+    "Export committed batches of a checkpoint, of the local runtime or of Spark, that its changelogs lack.", _add_flush
+)
 def _flush(arguments: argparse.Namespace) -> int:
     """Flush, and print the last batch of each operator."""
     check_checkpoint(arguments.checkpoint)
@@ -94,6 +98,10 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+@command(
+    "Create a checkpoint of the local runtime from the changelogs of a job's operators, at any parallelism.",
+    _add_restore,
+)
 def _restore(arguments: argparse.Namespace) -> int:
     """Restore, and print what was restored."""
     check_place(arguments.checkpoint, FREE, "CHECKPOINT", "a new folder for the checkpoint")
@@ -119,6 +127,7 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+@command("Follow a changelog into a folder of state tables until interrupted, for a fast restore.", _add_standby)
 def _standby(arguments: argparse.Namespace) -> int:
     """Follow, and print each new batch and the lag of the copy. A permanent error ends the command."""
     check_tables_folder(arguments.path, "PATH")
@@ -154,6 +163,10 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+@command(
+    "Rebuild the state from a changelog, or from a checkpoint, and compare it with the hash in its commits.",
+    _add_verify,
+)
 def _verify(arguments: argparse.Namespace) -> int:
     """Verify, and print the result of each key group. The exit status is 1 if there is a problem."""
     groups = _verified(arguments)
@@ -188,37 +201,3 @@ def _verified(arguments: argparse.Namespace) -> list[Verified]:
     if place in CHANGELOGS and (place is not Place.OBJECTS or changelog_of(arguments.source, arguments).header()):
         return verify(changelog_of(arguments.source, arguments))
     return verify(arguments.source)
-
-
-COMMANDS = (
-    Command(
-        "compact",
-        "Fold the history of a changelog in a directory into its bases. The job may be running.",
-        _add_compact,
-        _compact,
-    ),
-    Command(
-        "flush",
-        "Export committed batches of a checkpoint, of the local runtime or of Spark, that its changelogs lack.",
-        _add_flush,
-        _flush,
-    ),
-    Command(
-        "restore",
-        "Create a checkpoint of the local runtime from the changelogs of a job's operators, at any parallelism.",
-        _add_restore,
-        _restore,
-    ),
-    Command(
-        "standby",
-        "Follow a changelog into a folder of state tables until interrupted, for a fast restore.",
-        _add_standby,
-        _standby,
-    ),
-    Command(
-        "verify",
-        "Rebuild the state from a changelog, or from a checkpoint, and compare it with the hash in its commits.",
-        _add_verify,
-        _verify,
-    ),
-)

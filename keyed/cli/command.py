@@ -34,7 +34,7 @@ class Command:
         help: A sentence of description.
         add_arguments: Adds its arguments to a parser.
         run: Runs it, and returns the exit status.
-        examples: Command lines to show in its help.
+        examples: Examples of its arguments to show in its help.
     """
 
     name: str
@@ -42,6 +42,13 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     examples: tuple[str, ...] = ()
+
+
+def command(
+    help: str, add_arguments: Callable[[argparse.ArgumentParser], None], *examples: str
+) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
+    """Make a function the command of its name. Parameters are those of `Command`."""
+    return lambda run: Command(run.__name__.strip("_"), help, add_arguments, run, examples)
 
 
 def add_list(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:

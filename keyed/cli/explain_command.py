@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 from keyed import errors
-from keyed.cli.command import Command
+from keyed.cli.command import command
 from keyed.errors import DefinitionError, KeyedError
 
 #: The page with a section for each error: in a wheel, and in a clone.
@@ -24,6 +24,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", help="the error's name, such as StateSchemaChanged")
 
 
+@command("Print the causes and remedies of an error.", _add_explain, "StateSchemaChanged")
 def _explain(arguments: argparse.Namespace) -> int:
     codes = [name for name in errors.__all__ if issubclass(getattr(errors, name), KeyedError)]
     known = {name.lower(): name for name in codes}
@@ -59,14 +60,3 @@ def _documentation() -> str:
         return ""
     address = dict(str(url).split(", ", 1) for url in urls).get("Documentation", "")
     return "" if not address or _RESERVED.search(address) else f"{address.rstrip('/')}/"
-
-
-COMMANDS = (
-    Command(
-        "explain",
-        "Print the causes and remedies of an error.",
-        _add_explain,
-        _explain,
-        ("keyed explain StateSchemaChanged",),
-    ),
-)

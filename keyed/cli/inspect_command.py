@@ -12,7 +12,7 @@ import msgspec
 
 from keyed.base.durations import clock_text
 from keyed.changelog.model import batch_id
-from keyed.cli.command import Command, check_checkpoint, session_for
+from keyed.cli.command import check_checkpoint, command, session_for
 from keyed.cli.shown_rows import namespace_text, print_json, print_rows
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
@@ -210,7 +210,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, one object per operator")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "Print a checkpoint: states, sizes, timers, counters, and one key. A job may be using it.",
+    _add_arguments,
+    "job-checkpoint",
+    "job-checkpoint --operator Sold --key 'Die Hard'",
+)
+def _inspect(arguments: argparse.Namespace) -> int:
     """Inspect, and print the result. The exit status is 1 if the key has no entries."""
     check_checkpoint(arguments.checkpoint)
     session = session_for(arguments.checkpoint)
@@ -235,14 +241,3 @@ def _with_texts(row: dict[str, Any]) -> dict[str, Any]:
     if row["state"] == _TIMERS:
         return row | {"value": clock_text(row["value"])}
     return row | {"about": namespace_text(row["about"])}
-
-
-COMMANDS = (
-    Command(
-        "inspect",
-        "Print a checkpoint: states, sizes, timers, counters, and one key. A job may be using it.",
-        _add_arguments,
-        _run,
-        ("keyed inspect job-checkpoint", "keyed inspect job-checkpoint --operator Sold --key 'Die Hard'"),
-    ),
-)

@@ -13,6 +13,7 @@ from itertools import takewhile
 import keyed
 from keyed.base.shown import similar
 from keyed.cli import changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands
+from keyed.cli.command import Command
 from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
 from keyed.errors import KeyedError
 
@@ -29,10 +30,11 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     )
     result.add_argument("--version", action="version", version=f"keyed {keyed.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands_of = (changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands)
+    modules = (changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands)
+    names = (name for module in modules for name in vars(module).values())
     parsers = {}
-    for command in (command for module in commands_of for command in module.COMMANDS):
-        examples = "".join(f"\n  {line}" for line in command.examples)
+    for command in (name for name in names if isinstance(name, Command)):
+        examples = "".join(f"\n  keyed {command.name} {example}" for example in command.examples)
         parsers[command.name] = added = commands.add_parser(
             command.name,
             help=command.help,

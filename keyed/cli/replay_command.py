@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.shown import type_of
-from keyed.cli.command import CHANGELOG, Command, add_list, add_settings, changelog_of
+from keyed.cli.command import CHANGELOG, add_list, add_settings, changelog_of, command
 from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function
@@ -46,6 +46,14 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+@command(
+    "Print the differences that a changed function makes over the batches of a job.",
+    _add_replay,
+    "changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",
+    "changelogs/sales app:Sales app:NewSales records/sales --key shop",
+    "changelogs/sales app:Sales app:NewSales app:sales_topic --key shop --timestamp time",
+    "changelogs/priced app:Priced app:NewPriced records/priced --key shop --broadcast app:PRICES",
+)
 def _replay(arguments: argparse.Namespace) -> int:
     """Replay, and print the differences."""
     from keyed.testing import replay
@@ -159,19 +167,3 @@ def _bad_line(data: bytes) -> int:
         return False
 
     return bisect_left(range(len(lines)), True, key=fails)
-
-
-COMMANDS = (
-    Command(
-        "replay",
-        "Print the differences that a changed function makes over the batches of a job.",
-        _add_replay,
-        _replay,
-        (
-            "keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",
-            "keyed replay changelogs/sales app:Sales app:NewSales records/sales --key shop",
-            "keyed replay changelogs/sales app:Sales app:NewSales app:sales_topic --key shop --timestamp time",
-            "keyed replay changelogs/priced app:Priced app:NewPriced records/priced --key shop --broadcast app:PRICES",
-        ),
-    ),
-)

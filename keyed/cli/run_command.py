@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.durations import instant_of
-from keyed.cli.command import Command, add_list, add_settings, check_tables_folder, parse_pairs, read_text, settings_of
+from keyed.cli.command import add_list, add_settings, check_tables_folder, command, parse_pairs, read_text, settings_of
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_json, print_rows
 from keyed.errors import DefinitionError, QueryFailed
@@ -65,6 +65,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
+@command(
+    "Run a script of SQL statements over files or Kafka topics, and print the records that it writes.",
+    _add_run,
+    "averages.sql --input readings=readings.jsonl",
+    "averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
+    "averages.sql --input readings=readings.jsonl --checkpoint state --output records",
+    "averages.sql --input readings=readings --runtime spark --checkpoint state --tables tables",
+    "averages.sql --bootstrap localhost:9092 --checkpoint state",
+)
 def _run(arguments: argparse.Namespace) -> int:
     """Run a script, print the records that it writes, and serve its tables."""
     from keyed import sql
@@ -269,20 +278,3 @@ def _time(milliseconds: int) -> datetime | int:
         return instant_of(milliseconds)
     except OverflowError:
         return milliseconds
-
-
-COMMANDS: Sequence[Command] = (
-    Command(
-        "run",
-        "Run a script of SQL statements over files or Kafka topics, and print the records that it writes.",
-        _add_run,
-        _run,
-        (
-            "keyed run averages.sql --input readings=readings.jsonl",
-            "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
-            "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --output records",
-            "keyed run averages.sql --input readings=readings --runtime spark --checkpoint state --tables tables",
-            "keyed run averages.sql --bootstrap localhost:9092 --checkpoint state",
-        ),
-    ),
-)

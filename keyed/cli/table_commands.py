@@ -24,6 +24,7 @@ from keyed.cli.command import (
     add_settings,
     changelog_of,
     check_tables_folder,
+    command,
     read_text,
     settings_of,
     topic_of,
@@ -74,6 +75,19 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 def _add_as_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--as-of", help="a past state: id of a batch, or a time such as 2026-01-31T12:00:00Z")
+
+
+def _command(
+    help: str, add: Callable[[argparse.ArgumentParser], None] | None, *examples: str
+) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
+    """Make a function a command on tables, with the arguments that all these commands share."""
+
+    def added(parser: argparse.ArgumentParser) -> None:
+        _add_source(parser)
+        if add is not None:
+            add(parser)
+
+    return command(help, added, *examples)
 
 
 @contextmanager
@@ -134,6 +148,7 @@ def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> Non
     (print_json if arguments.json else print_rows)(rows)
 
 
+@_command("List the tables of a job: kinds, types, entries.", None, "job-log")
 def _tables(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         rows = (
@@ -152,6 +167,18 @@ def _tables(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    _add_as_of(parser)
+
+
+@_command(
+    "Print the entries of a key. The status is 1 if there are none.",
+    _add_get,
+    "job-log sold 'Die Hard'",
+    "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
+    "job-log hourly 'Die Hard' --entry 2026-01-31T12:00:00Z",
+)
 def _get(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables.share[arguments.table]
@@ -167,6 +194,18 @@ def _get(arguments: argparse.Namespace) -> int:
     return int(not answer.found)
 
 
+def _add_scan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--key", help="only this key")
+    parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
+    parser.add_argument("--prefix", help="prefix of the keys")
+    parser.add_argument("--from", help="the first key")
+    parser.add_argument("--to", help="the key before which the range ends")
+    parser.add_argument("--limit", type=int, default=100, help="maximal number of entries (100)")
+    _add_as_of(parser)
+
+
+@_command("Print the entries of a range of keys.", _add_scan, "job-log sold --prefix D --limit 10")
 def _scan(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
@@ -194,6 +233,7 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
     return row
 
 
+@_command("Print the versions of an entry.", _add_place, "job-log sold 'Die Hard'")
 def _history(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables.share[arguments.table]
@@ -211,6 +251,20 @@ def _version(version: Version, is_json: bool) -> dict[str, Any]:
     return row
 
 
+def _add_sql(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "query", metavar="QUERY", help="a SELECT, in DuckDB's dialect; or one of scripts, with EMIT CHANGES"
+    )
+    parser.add_argument("--after", help="with EMIT CHANGES: now, beginning, or the token of a row: resume after it")
+    _add_as_of(parser)
+
+
+@_command(
+    "Run a SELECT over the tables.",
+    _add_sql,
+    "job-log 'select key, value from sold order by value desc limit 3'",
+    "job-log 'select key, value from sold where value > 3 emit changes'",
+)
 def _sql(arguments: argparse.Namespace) -> int:
     if _PUSH.search(arguments.query):
         return _push(arguments)
@@ -243,6 +297,14 @@ def _push(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_tail(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--prefix", help="only keys that begin with this")
+    parser.add_argument("--after", help="now, beginning, or the token of a change: resume after it")
+    parser.add_argument("--limit", type=int, help="end after this many changes")
+
+
+@_command("Print a table, and then each change of it, as JSON.", _add_tail, "job-log sold --after now")
 def _tail(arguments: argparse.Namespace) -> int:
     """Print changes until interrupted, or up to the limit."""
     with _opened(arguments) as tables:
@@ -263,6 +325,26 @@ def _print_changes(changes: Sequence[Any]) -> None:
     check_reader()
 
 
+def _add_replicate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--to-topic", help="compacted topic, kafka://HOST:PORT/TOPIC; created if missing")
+    parser.add_argument("--to-delta", metavar="PATH", help="Delta table; created if missing")
+    parser.add_argument("--format", choices=("json", "avro"), help="format of keys and values (json)")
+    parser.add_argument("--registry", metavar="URL", help="schema registry, for avro")
+    parser.add_argument("--namespaces", action="store_true", help="add the namespace to the key")
+    parser.add_argument("--partitions", type=int, help="partitions of a new topic (1)")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
+    parser.add_argument("--once", action="store_true", help="end when the copy has the newest batch")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of this machine for Prometheus")
+    parser.add_argument("--metrics-file", metavar="PATH", help="file for the node exporter, which ends in .prom")
+
+
+@_command(
+    "Copy a table, and each change of it, to a Kafka topic or a Delta table.",
+    _add_replicate,
+    "job-log sold --tables job-tables --to-topic kafka://localhost:9092/sold",
+    "job-log sold --tables job-tables --to-delta lake/sold --once",
+)
 def _replicate(arguments: argparse.Namespace) -> int:
     """Copy a table until interrupted, or once."""
     settings = settings_of(arguments)
@@ -311,6 +393,29 @@ def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> Up
     )
 
 
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8765, help="port (8765)")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
+    parser.add_argument(
+        "--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback"
+    )
+    parser.add_argument(
+        "--page",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="also serve a page over all tables, or the page in your own folder",
+    )
+    add_groups(parser)
+    parser.add_argument(
+        "--peers", metavar="URL,URL", help="servers of the other key groups, which are asked for keys of these"
+    )
+    parser.add_argument("--peer-token-file", help="file with a token that the peers accept for all tables (mode 0600)")
+    parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
+
+
+@_command("Serve the tables over HTTP.", _add_serve, "job-log --tables job-tables --port 8765")
 def _serve(arguments: argparse.Namespace) -> int:
     from keyed.tables.server import Access, Peers, serve
 
@@ -380,121 +485,3 @@ def _private_lines(path: Path, option: str) -> dict[int, list[str]]:
         )
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return {number: line.split() for number, line in lines if line and not line.startswith("#")}
-
-
-def _add_get(parser: argparse.ArgumentParser) -> None:
-    _add_place(parser)
-    _add_as_of(parser)
-
-
-def _add_scan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", help="name of the table")
-    parser.add_argument("--key", help="only this key")
-    parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
-    parser.add_argument("--prefix", help="prefix of the keys")
-    parser.add_argument("--from", help="the first key")
-    parser.add_argument("--to", help="the key before which the range ends")
-    parser.add_argument("--limit", type=int, default=100, help="maximal number of entries (100)")
-    _add_as_of(parser)
-
-
-def _add_sql(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "query", metavar="QUERY", help="a SELECT, in DuckDB's dialect; or one of scripts, with EMIT CHANGES"
-    )
-    parser.add_argument("--after", help="with EMIT CHANGES: now, beginning, or the token of a row: resume after it")
-    _add_as_of(parser)
-
-
-def _add_tail(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", help="name of the table")
-    parser.add_argument("--prefix", help="only keys that begin with this")
-    parser.add_argument("--after", help="now, beginning, or the token of a change: resume after it")
-    parser.add_argument("--limit", type=int, help="end after this many changes")
-
-
-def _add_replicate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", help="name of the table")
-    parser.add_argument("--to-topic", help="compacted topic, kafka://HOST:PORT/TOPIC; created if missing")
-    parser.add_argument("--to-delta", metavar="PATH", help="Delta table; created if missing")
-    parser.add_argument("--format", choices=("json", "avro"), help="format of keys and values (json)")
-    parser.add_argument("--registry", metavar="URL", help="schema registry, for avro")
-    parser.add_argument("--namespaces", action="store_true", help="add the namespace to the key")
-    parser.add_argument("--partitions", type=int, help="partitions of a new topic (1)")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
-    parser.add_argument("--once", action="store_true", help="end when the copy has the newest batch")
-    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of this machine for Prometheus")
-    parser.add_argument("--metrics-file", metavar="PATH", help="file for the node exporter, which ends in .prom")
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8765, help="port (8765)")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
-    parser.add_argument(
-        "--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback"
-    )
-    parser.add_argument(
-        "--page",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help="also serve a page over all tables, or the page in your own folder",
-    )
-    add_groups(parser)
-    parser.add_argument(
-        "--peers", metavar="URL,URL", help="servers of the other key groups, which are asked for keys of these"
-    )
-    parser.add_argument("--peer-token-file", help="file with a token that the peers accept for all tables (mode 0600)")
-    parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
-
-
-def _command(
-    name: str,
-    help: str,
-    add: Callable[[argparse.ArgumentParser], None] | None,
-    run: Callable[[argparse.Namespace], int],
-    *examples: str,
-) -> Command:
-    def added(parser: argparse.ArgumentParser) -> None:
-        _add_source(parser)
-        if add is not None:
-            add(parser)
-
-    return Command(name, help, added, run, tuple(f"keyed {name} {example}" for example in examples))
-
-
-COMMANDS: Sequence[Command] = (
-    _command("tables", "List the tables of a job: kinds, types, entries.", None, _tables, "job-log"),
-    _command(
-        "get",
-        "Print the entries of a key. The status is 1 if there are none.",
-        _add_get,
-        _get,
-        "job-log sold 'Die Hard'",
-        "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
-        "job-log hourly 'Die Hard' --entry 2026-01-31T12:00:00Z",
-    ),
-    _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
-    _command("history", "Print the versions of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),
-    _command(
-        "sql",
-        "Run a SELECT over the tables.",
-        _add_sql,
-        _sql,
-        "job-log 'select key, value from sold order by value desc limit 3'",
-        "job-log 'select key, value from sold where value > 3 emit changes'",
-    ),
-    _command(
-        "tail", "Print a table, and then each change of it, as JSON.", _add_tail, _tail, "job-log sold --after now"
-    ),
-    _command(
-        "replicate",
-        "Copy a table, and each change of it, to a Kafka topic or a Delta table.",
-        _add_replicate,
-        _replicate,
-        "job-log sold --tables job-tables --to-topic kafka://localhost:9092/sold",
-        "job-log sold --tables job-tables --to-delta lake/sold --once",
-    ),
-    _command("serve", "Serve the tables over HTTP.", _add_serve, _serve, "job-log --tables job-tables --port 8765"),
-)
