@@ -11,93 +11,6 @@ from keyed.errors import DefinitionError, SourceError, SqlError
 IN = "CREATE STREAM s (k STRING KEY, a INT, b BIGINT, t STRING, l ARRAY<INT>, m MAP<STRING, INT>) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON');"
 
 
-def computed(expression, **row):
-    """The value of an expression over one row."""
-    text = IN + f"CREATE STREAM out AS SELECT k, {expression} AS x FROM s;"
-    (record,) = sql.script(text, topics={"in": [("k", row, 0)]})["out"]
-    return record.value["x"]
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        # split, "split all characters by using the '' delimiter", and "regexp_split_to_array"
-        ("REGEXP_SPLIT_TO_ARRAY('aabcda', '(ab|cd)')", ["a", "", "a"]),
-        # split-to-map
-        ("SPLIT_TO_MAP('apple:green/banana:yellow:1', '/', ':')", {"apple": "green", "banana": "yellow"}),
-        # url, "encode a url parameter", "decode a url parameter"
-        ("URL_ENCODE_PARAM('?foo $bar+')", "%3Ffoo+%24bar%2B"),
-        ("URL_DECODE_PARAM('%3Ffoo+%24bar%2B')", "?foo $bar+"),
-        # stringtimestamp, with DuckDB's patterns
-        ("STRINGTOTIMESTAMP('2020-05-11T21:58:33', '%Y-%m-%dT%H:%M:%S')", 1589234313000),
-        # create_array, "construct a list from compatible mismatching elements"
-        ("ARRAY[NULL, 10, '2', a, b]", [None, 10, 2, 1, 2]),
-        # transform-array, "apply transform lambda function to array"
-        ("LIST_TRANSFORM(ARRAY[5, CAST(NULL AS INT)], lambda x: x + 5)", [10, None]),
-        # array, "entries sorted"; slice; to_json_string
-        ("ENTRIES(MAP('b' := a, 'a' := 3), true)", [{"K": "a", "V": 3}, {"K": "b", "V": 1}]),
-        ("SLICE(ARRAY[1, 2, 3], 2, 3)", [2, 3]),
-        ("TO_JSON_STRING(ARRAY[1, a])", "[1,1]"),
-        ("TO_JSON_STRING(t)", "null"),
-        # in, "boolean - valid", "int - valid", "array - valid", "struct - valid"
-        ("true IN ('t')", True),
-        ("4 IN ('4')", True),
-        ("ARRAY[a, 3] IN (ARRAY['1', 3])", True),
-        ("STRUCT(A := a, B := b) IN (STRUCT(A := '1', B := 2))", True),
-    ],
-)
-def test_expressions(expression, expected):
-    assert computed(expression, a=1, b=2) == expected
-
-
-def test_a_null_key_of_several_columns_is_a_null():
-    """multi-col-keys, "select * from stream"; partition-by, "multiple columns including ROWTIME"."""
-    text = "CREATE STREAM s (j INT KEY, k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='JSON'); CREATE STREAM out AS SELECT * FROM s;"
-    records = [({"J": 1, "K": 2}, {"V": 0}, 0), ({"J": None}, {"V": 0}, 0), (None, {"V": 0}, 0)]
-    found = sql.script(text, topics={"in": records})["out"]
-    assert [record.key for record in found] == [{"j": 1, "k": 2}, {"j": None, "k": None}, {"j": None, "k": None}]
-    text = IN + "CREATE STREAM out WITH (KEY_FORMAT='JSON') AS SELECT * FROM s PARTITION BY k, a;"
-    (record,) = sql.script(text, topics={"in": [(None, {"b": 1}, 0)]})["out"]
-    assert record.key == {"k": None, "a": None}
-
-
-def test_all_columns_with_a_new_key_have_the_key_that_is_computed():
-    """partition-by, "key expression"."""
-    text = IN + "CREATE STREAM out WITH (KEY_FORMAT='JSON') AS SELECT * FROM s PARTITION BY (k || 'x');"
-    (record,) = sql.script(text, topics={"in": [("k", {"a": 1}, 0)]})["out"]
-    assert record.key == "kx"
-    assert (record.value["k"], record.value["a"]) == ("k", 1)
-
-
-def test_the_key_of_a_left_join_is_the_column_of_either_side():
-    """multi-joins, "stream-stream-table - left-inner"; joins, "left join - with right join column in projection"."""
-    text = IN + IN.replace("STREAM s", "STREAM o").replace("'in'", "'other'")
-    rows = [("in", "k", {"a": 1}, 0), ("other", "k", {"a": 2}, 1)]
-    found = sql.script(
-        text + "CREATE STREAM out AS SELECT o.k AS k, s.a, o.a FROM s LEFT JOIN o WITHIN 1 SECOND ON s.k = o.k;",
-        topics=rows,
-    )
-    assert [(each.key, each.value) for each in found["out"]] == [("k", {"s_a": 1, "o_a": 2})]
-
-
-def test_the_added_key_of_an_outer_join_is_not_among_the_columns_of_the_next_join():
-    """multi-joins, "stream-stream-table - full-inner - select *" and "outer-outer"; joins, "generated column name clashes"."""
-    text = "".join(
-        f"CREATE STREAM {name} (id INT KEY, v INT) WITH (KAFKA_TOPIC='{name}', VALUE_FORMAT='JSON');" for name in "abc"
-    )
-    rows = [(name, 0, {"v": place}, place) for place, name in enumerate("cba")]
-    full, within = "FROM a FULL JOIN b WITHIN 1 SECOND ON a.id = b.id", "WITHIN 1 SECOND ON a.id = c.id;"
-    found = sql.script(text + f"CREATE STREAM out AS SELECT * {full} JOIN c {within}", topics=rows)["out"]
-    assert found[-1] == sql.OutputRecord(0, {"a_v": 2, "b_id": 0, "b_v": 1, "c_id": 0, "c_v": 0}, 2)
-    outer = sql.script(text + f"CREATE STREAM out AS SELECT ROWKEY, a.v, c.v {full} FULL JOIN c {within}", topics=rows)
-    assert outer["out"][-1] == sql.OutputRecord(0, {"a_v": 2, "c_v": 0}, 2)
-    clashing = text.replace("id INT", "ROWKEY INT").replace("v INT", "ROWKEY_1 INT")
-    clashing += f"CREATE STREAM out AS SELECT ROWKEY_2, a.ROWKEY_1 AS v {full.replace('id', 'ROWKEY')};"
-    assert sql.script(clashing, topics=[("a", 0, {"ROWKEY_1": 5}, 0), ("a", 1, {}, 10**8)]).table("out") == {
-        0: {"v": 5}
-    }
-
-
 def test_topics_are_named_in_any_case_and_take_records_of_outputs():
     text = "CREATE STREAM readings (id INT KEY, v INT) WITH (VALUE_FORMAT='JSON'); CREATE STREAM out AS SELECT * FROM readings;"
     first = sql.script(text, topics={"readings": [(1, '{"v": 2}'), (2, {"V": 3}, None)]})["out"]
@@ -118,53 +31,7 @@ def test_a_record_that_is_none_is_an_error(records, message):
         sql.script(IN + "CREATE STREAM out AS SELECT * FROM s;", topics={"in": records})
 
 
-T = "CREATE TABLE {} (id {} PRIMARY KEY, v INT) WITH (KAFKA_TOPIC='t', VALUE_FORMAT='JSON', KEY_FORMAT='AVRO');"
-SOURCE = "CREATE SOURCE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC='r', VALUE_FORMAT='JSON');"
-KAFKA = "CREATE STREAM {0} (id BIGINT KEY, n STRING) WITH (KAFKA_TOPIC='{0}', VALUE_FORMAT='KAFKA');"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (IN + "CREATE STREAM o AS SELECT k, ROWTIME FROM s;", "ROWTIME is a column that each source has; give it another alias"),
-        (IN + "CREATE STREAM o AS SELECT k FROM s;", "no columns beside the key"),
-        (IN + "CREATE STREAM o AS SELECT k, a FROM s PARTITION BY ();", "PARTITION BY takes an expression, or NULL"),
-        (IN + "CREATE STREAM o WITH (KEY_FORMAT='JSON') AS SELECT k, a FROM s PARTITION BY NULL;", "KEY_FORMAT is for a key"),
-        (IN + "CREATE STREAM o AS SELECT k, 9223372036854775808 AS l FROM s;", "no type HUGEINT; write CAST"),
-        (IN + "CREATE STREAM o AS SELECT k, -9223372036854775809 AS l FROM s;", "no type HUGEINT; write CAST"),
-        (IN + "CREATE STREAM o AS SELECT x.k, x.a FROM s x JOIN s y WITHIN 1 HOUR ON x.k = y.k;", "s does not join itself"),
-        (IN + "CREATE STREAM o WITH (VALUE_FORMAT='AVRO') AS SELECT k, a AS `1a` FROM s;", "does not support the name 1a"),
-        ("CREATE STREAM s (k ARRAY<MAP<STRING, INT>> KEY, a INT) WITH (FORMAT='AVRO');", "of column k, is not supported"),
-        ("CREATE STREAM s (k VARCHAR (KEY)) WITH (FORMAT='JSON');", "expected a whole number"),
-        ("CREATE STREAM s (a INT) WITH (FORMAT='JSON', VALUE_AVRO_SCHEMA_FULL_NAME='x');", "is for formats with a schema"),
-        ("CREATE STREAM s (a INT) WITH (FORMAT='AVRO', VALUE_AVRO_SCHEMA_FULL_NAME=' ');", "is empty"),
-        ("CREATE STREAM s (a INT) WITH (FORMAT='AVRO', VALUE_SCHEMA_ID=1);", "and so does the list"),
-        ("CREATE STREAM s (a INT, h BYTES HEADER('x')) WITH (FORMAT='JSON'); INSERT INTO s (h) VALUES (NULL);", "is of headers"),
-        (T.format("x", "INT") + T.format("y", "BIGINT") + "CREATE TABLE o AS SELECT x.id, x.v FROM x JOIN y ON x.id = y.id;", "are of types INT and BIGINT; use CAST"),
-        (
-            "".join(T.format(each, "INT") for each in "xyz") + "CREATE TABLE o AS SELECT x.id, y.v FROM x JOIN y ON x.id = y.id JOIN z ON x.v = z.id;",
-            "is the first join of its query"
-        ),
-        (T.format("x", "INT").replace("WITH (", "WITH (WINDOW_TYPE='SESSION', ") + "CREATE TABLE o AS SELECT * FROM x;", "a windowed table is not read"),
-        (KAFKA.format("x") + KAFKA.format("y") + "CREATE STREAM o AS SELECT * FROM x JOIN y WITHIN 1 HOUR ON x.id = y.id;", "does not support JOIN"),
-        (SOURCE + "DROP STREAM r DELETE TOPIC;", "the topic of r, a SOURCE, is read only"),
-        (SOURCE + SOURCE.replace("SOURCE", "OR REPLACE"), "CREATE OR REPLACE is not for a SOURCE"),
-        (SOURCE.replace("SOURCE", "OR REPLACE SOURCE"), "CREATE OR REPLACE is not for a SOURCE")
-    ]
-)  # fmt: skip
-def test_refused_statements(text, message):
-    with pytest.raises(SqlError, match=r"line 1, column \d+: ") as error:
-        sql.script(text)
-    assert message in str(error.value)
-
-
-def test_numbers_at_the_ends_of_their_range_are_literals():
-    assert computed("-9223372036854775808", a=1) == -(2**63)
-    assert computed("9223372036854775807", a=1) == 2**63 - 1
-
-
 def test_a_pattern_of_java_is_a_bad_row_and_no_text_of_its_own():
-    assert computed("FORMAT_TIMESTAMP(FROM_UNIXTIME(b), '%Y')", b=0) == "1970"
     text = IN + "CREATE STREAM out AS SELECT k, FORMAT_TIMESTAMP(FROM_UNIXTIME(b), 'yyyy-MM-dd') AS x FROM s;"
     found = sql.script(text, topics={"in": [("k", {"b": 0}, 0)]})
     assert (found["out"], found.skipped) == ([], {"out": {"an expression fails": 1}})
@@ -242,21 +109,6 @@ def test_structs_of_any_batch_are_read(rows_per_batch):
     assert ([each.value for each in result["o"]], result.skipped) == (wanted, {})
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("COALESCE(SUM(a), 0)", 5),
-        ("CAST(SUM(a) AS DOUBLE) / 2", 2.5),
-        ("CASE WHEN (SUM(a) > 1) AND (COUNT(*) IN (1, 2)) THEN (1) ELSE (2) END", 1),
-        ("EXTRACT(year FROM epoch_ms(MAX(b)))", 1970),
-        ("NULLIF(COUNT(a), 1)", None),
-    ],
-)
-def test_expressions_around_aggregates(expression, expected):
-    text = IN + f"CREATE TABLE out AS SELECT k, {expression} AS x FROM s GROUP BY k HAVING COUNT(*) IN (1);"
-    assert sql.script(text, topics={"in": [("k", {"a": 5, "b": 1}, 0)]}).table("out") == {"k": {"x": expected}}
-
-
 def test_values_in_kafkas_own_format_are_bytes_or_data():
     """kafka, "INT"."""
     text = "CREATE STREAM s (k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='KAFKA'); CREATE STREAM o AS SELECT * FROM s;"
@@ -295,98 +147,12 @@ def test_times_of_a_day_are_times_in_expressions_and_milliseconds_elsewhere(rows
     assert found == {3_605_000: {"t": "01:00:05"}, 500: {"t": "00:00:00.5"}, 1: {"t": "00:00:00.001"}}
 
 
-def test_a_bad_row_among_times_of_a_day_is_one_row():
-    text = "CREATE STREAM s (k STRING KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON'); CREATE STREAM o AS SELECT k, t + INTERVAL 1 HOUR AS t, CAST(k AS TIME) AS n FROM s;"
-    result = sql.script(text, topics={"in": [(k, {"t": 1000}, 0) for k in ("00:00:01", "lots", "23:59:59.5")]})
-    assert [each.value for each in result["o"]] == [{"t": 3_601_000, "n": 1000}, {"t": 3_601_000, "n": 86_399_500}]
-    assert result.skipped == {"o": {"an expression fails": 1}}
-
-
-@pytest.mark.parametrize(
-    ("expression", "message"),
-    [
-        ("REGEXP_EXTRACT('[a-z]+', t)", "takes the text first, and the pattern after it"),
-        ("STRUCT()", "a STRUCT has a field or more"),
-    ],
-)
-def test_calls_that_mean_something_else_in_duckdb_are_refused(expression, message):
-    with pytest.raises(SqlError, match=message):
-        computed(expression, t="x")
-
-
-@pytest.mark.parametrize(
-    "clauses",
-    ["(a + b) AS x, SUM(a + b) AS y FROM s GROUP BY a + b", "a + b AS x, SUM((a + b)) AS y FROM s GROUP BY ((a + b))"],
-)
-def test_brackets_around_an_expression_do_not_matter(clauses):
-    """group-by, "complex UDAF params matching GROUP BY"."""
-    text = IN + f"CREATE TABLE out AS SELECT {clauses}; CREATE STREAM p AS SELECT a, b FROM s PARTITION BY (a);"
-    result = sql.script(text, topics={"in": [("k", {"a": 1, "b": 2}, 0)]})
-    assert (result.table("out"), [each.key for each in result["p"]]) == ({3: {"y": 3}}, [1])
-
-
 def test_headers_are_declared_in_any_case():
     """headers, "Can create and query stream with HEADERS column"."""
     text = "CREATE STREAM s (k VARCHAR(STRING) KEY, h ARRAY<STRUCT<key STRING, value BYTES>> HEADERS) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
     text += "CREATE STREAM o AS SELECT k, h[1]->KEY AS name FROM s;"
     (record,) = sql.script(text, topics={"in": [("k", {}, 0, 0, 0, [("abc", b"x")])]})["o"]
     assert record.value == {"name": "abc"}
-
-
-@pytest.mark.parametrize(
-    ("query", "at"),
-    [
-        ("CREATE TABLE o AS SELECT l, COUNT(*) AS n FROM s GROUP BY l;", "l;"),
-        ("CREATE TABLE o AS SELECT u, COUNT(*) AS n FROM s GROUP BY u;", "u;"),
-        ("CREATE STREAM p AS SELECT * FROM s; CREATE STREAM o AS SELECT s.l AS l, s.a FROM s JOIN p WITHIN 1 DAY ON s.l = p.l;", "s.l = "),
-        ("CREATE TABLE o (k INT PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON'); CREATE TABLE p (l ARRAY<INT> PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON');", "CREATE TABLE p")
-    ]
-)  # fmt: skip
-def test_values_with_parts_are_no_keys(query, at):
-    """group-by, "JSON group by struct"; joins, "on ARRAY column"."""
-    text = IN.replace("t STRING", "u STRUCT<x INT>") + query
-    with pytest.raises(
-        SqlError, match=r"(cannot be a key; use its parts|is not supported; give each part a column)"
-    ) as found:
-        sql.script(text, topics={"in": []})
-    assert f"column {text.index(at) + 1}:" in str(found.value)
-
-
-def test_the_rows_of_an_output_have_the_times_of_its_column():
-    """timestampformat, "override output timestamp for CSAS" and "for CTAS"; join-with-custom-timestamp."""
-    text = (
-        IN
-        + "CREATE STREAM o WITH (TIMESTAMP='B') AS SELECT k, b FROM s; CREATE STREAM p AS SELECT k, ROWTIME AS r FROM o;"
-    )
-    text += "CREATE STREAM q WITH (TIMESTAMP='t', TIMESTAMP_FORMAT='%Y-%m-%d') AS SELECT k, t FROM s WHERE b > 0;"
-    records = [("x", {"b": 7, "t": "1970-01-02"}, 1000), ("y", {"b": -1}, 1), ("z", {}, 2)]
-    result = sql.script(text, topics={"in": records})
-    assert [(each.key, each.timestamp) for each in result["o"]] == [("x", 7)]
-    assert [(each.value, each.timestamp) for each in result["p"]] == [({"r": 7}, 7)]
-    assert [each.timestamp for each in result["q"]] == [86_400_000]
-    assert result.skipped == {"o": {"an expression fails": 2}}
-    text = IN.replace("STREAM s (k STRING KEY", "TABLE s (k STRING PRIMARY KEY")
-    text += "CREATE TABLE o WITH (TIMESTAMP='b') AS SELECT k, b FROM s;"
-    result = sql.script(text, topics={"in": [("x", {"b": 7}, 1000)]})
-    assert [(each.value, each.timestamp) for each in result["o"]] == [({"b": 7}, 7)]
-
-
-TIMED = "CREATE STREAM o WITH (TIMESTAMP='b') AS SELECT k, b FROM s; CREATE STREAM q AS SELECT * FROM o;"
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        (TIMED + "CREATE TABLE p AS SELECT k, COUNT(*) AS n FROM q WINDOW TUMBLING (SIZE 1 DAY) GROUP BY k;", "times of q; declare TIMESTAMP where"),
-        (TIMED + "CREATE STREAM p AS SELECT s.k AS k, s.a AS a FROM s JOIN q WITHIN 1 DAY ON s.k = q.k;", "times of q; declare TIMESTAMP where"),
-        ("CREATE TABLE p WITH (TIMESTAMP='n') AS SELECT k, COUNT(*) AS n FROM s GROUP BY k;", "the rows of aggregates and ranks have the times"),
-        ("SET 'ksql.timestamp.throw.on.invalid' = 'true';" + TIMED, "TIMESTAMP is where the rows are declared"),
-        ("CREATE STREAM p (k STRING KEY, b BIGINT) WITH (FORMAT='JSON', TIMESTAMP='b'); INSERT INTO p SELECT k, b FROM s;", "p has the times of its column b")
-    ]
-)  # fmt: skip
-def test_times_that_would_make_rows_late_or_would_not_be_those_of_the_rows_are_refused(query, message):
-    with pytest.raises(SqlError, match=message):
-        sql.script(IN + query, topics={"in": []})
 
 
 @pytest.mark.parametrize("topics", [{"in": [], "MADE": []}, [("made", "k", {"a": 1}, 0)]])

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from keyed import sql
-from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError, SqlError
+from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
@@ -419,17 +419,6 @@ def test_what_a_deployed_script_cannot_do_is_refused_before_anything_is_created(
 def test_the_parameters_of_a_cluster_are_checked(options, message):
     with pytest.raises(DefinitionError, match=message):
         sql.Kafka(**{"bootstrap": "localhost:9092"} | options)
-
-
-def test_options_of_a_topic_are_checked_with_their_place():
-    for option, message in {
-        "PARTITIONS = 0": "line 1, column 61: PARTITIONS=0 must be a number from 1 to 100000",
-        "REPLICAS = 99999999999": "must be a number from 1 to 32767",
-        "RETENTION_MS = 'long'": "RETENTION_MS='long' must be a number",
-        "CLEANUP_POLICY = 'never'": "must be 'delete', 'compact' or 'compact,delete'",
-    }.items():
-        with pytest.raises(SqlError, match=message):
-            sql.script(f"CREATE STREAM a (x INT) WITH (FORMAT = 'JSON', {option});")
 
 
 def test_a_script_without_statements_is_refused():

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from keyed import sql
-from keyed.errors import SqlError
 from keyed.sql.script_runs import ScriptResult
 
 ORDERS = "CREATE STREAM orders (id INT KEY, card STRING, total DOUBLE) WITH (FORMAT = 'JSON');"
@@ -25,27 +24,6 @@ def order(number: int, card: str, total: float | None, time: int) -> dict[str, A
 def places(found: ScriptResult, name: str = "top") -> dict[Any, Any]:
     """The ids by card and place."""
     return {tuple(cell for _, cell in key): row["id"] for key, row in found.table(name).items()}
-
-
-def test_a_row_of_a_stream_that_ranks_higher_moves_the_others_down():
-    rows = [order(1, "a", 5, 0), order(2, "a", 3, 1), order(3, "a", 9, 2), order(4, "a", 1, 3)]
-    found = sql.script(ORDERS + TOP, {"orders": rows}, rows_per_batch=1)
-    assert [(each.key["place"], each.value["id"], each.timestamp) for each in found["top"]] == [
-        (1, 1, 0),
-        (2, 2, 1),
-        (1, 3, 2),
-        (2, 1, 0),
-    ]
-
-
-def test_the_next_row_of_a_table_moves_up_when_one_leaves():
-    rows = [order(1, "a", 5, 0), order(2, "a", 3, 1), order(3, "a", 9, 2), order(3, "b", 9, 3), order(1, "a", 0, 4)]
-    found = sql.script(TABLE + TOP, {"orders": rows}, rows_per_batch=1)["top"]
-    assert [(*each.key.values(), None if each.value is None else each.value["id"]) for each in found] == [
-        *[("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("a", 2, 1)],
-        *[("a", 1, 1), ("a", 2, 2), ("b", 1, 3)],
-        *[("a", 1, 2), ("a", 2, None)],
-    ]
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "TABLE"])
@@ -82,43 +60,3 @@ def test_ranks_go_on_after_a_checkpoint_and_other_queries_read_them(tmp_path):
         ranked = tables.sql("SELECT card, place, id FROM top ORDER BY ALL").to_pylist()
         assert [tuple(row.values()) for row in ranked] == [("a", 1, 6), ("a", 2, 4), ("b", 1, 5), ("b", 2, 3)]
         assert [row["id"] for row in tables.sql("SELECT id FROM winners ORDER BY id").to_pylist()] == [3, 4, 5, 6]
-
-
-def test_the_rank_may_be_the_condition_itself_over_several_expressions():
-    text = TOP.replace(", row_number() OVER (PARTITION BY card ORDER BY total DESC) AS place", ", total > 2 AS large")
-    text = text.replace("place <= 2", "row_number() OVER (PARTITION BY card, total > 2 ORDER BY total, id DESC) = 1")
-    rows = [order(1, "a", 5, 0), order(2, "a", 3, 1), order(3, "a", 3, 2), order(4, "a", 1, 3)]
-    found = sql.script(ORDERS + text, {"orders": rows})
-    assert {tuple(key): row["id"] for key, row in found.table("top").items()} == {
-        (("card", "a"), ("large", True), ("rank", 1)): 3,
-        (("card", "a"), ("large", False), ("rank", 1)): 4,
-    }
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ("card, id FROM orders QUALIFY place <= 2", "QUALIFY is for the first rows"),
-        ("card, id FROM orders QUALIFY row_number() OVER (PARTITION BY card ORDER BY id) > 2", "is for the first rows"),
-        ("card, id FROM orders QUALIFY row_number() OVER (PARTITION BY card ORDER BY id) = 2", "is for the first rows"),
-        (
-            "card, id FROM orders QUALIFY row_number() OVER (PARTITION BY card ORDER BY id) <= 1001",
-            "first rows, 1 to 1000",
-        ),
-        ("card, id FROM orders QUALIFY row_number() OVER (ORDER BY id) <= 2", "expected PARTITION"),
-        ("card, id FROM orders QUALIFY rank() OVER (PARTITION BY card ORDER BY id) <= 2", "OVER is not supported"),
-        (
-            "id FROM orders QUALIFY row_number() OVER (PARTITION BY card ORDER BY id) <= 2",
-            "the projection lacks the key",
-        ),
-        ("card, row_number() OVER (PARTITION BY card ORDER BY id) AS n FROM orders", "OVER is not supported"),
-        (
-            "card, COUNT(*) AS n FROM orders GROUP BY card QUALIFY row_number() OVER (PARTITION BY n ORDER BY n) = 1",
-            "write CREATE TABLE ... AS SELECT for GROUP BY first",
-        ),
-    ],
-)
-def test_other_ranks_are_refused_with_the_statement_to_write(query, message):
-    with pytest.raises(SqlError, match="line 1, column") as error:
-        sql.script(f"{ORDERS} CREATE TABLE top AS SELECT {query};", {"orders": []})
-    assert message in str(error.value)

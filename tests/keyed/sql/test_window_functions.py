@@ -4,7 +4,6 @@
 import pytest
 
 from keyed import sql
-from keyed.errors import SqlError
 
 BIDS = (
     "CREATE STREAM bid (item STRING, price INT, bidtime TIMESTAMP) "
@@ -53,21 +52,3 @@ def test_a_session_ends_a_gap_after_its_last_row_and_changes_may_be_asked_for():
     )
     (*_, last) = results(query + "GROUP BY window_start, window_end, 1 EMIT CHANGES")
     assert last[0] == {"n": 1, "t": 1_587_024_000_000 + 240_000 - 1}
-
-
-@pytest.mark.parametrize(
-    ("source", "groups", "message"),
-    [
-        ("TUMBLE(bid, price, 1 HOUR)", "item, window_start", "the event time of bid is bidtime"),
-        ("TUMBLE(bid, bidtime, 1 HOUR)", "item", "groups by its window"),
-        ("TUMBLE(bid, bidtime, 1 HOUR)", "window_start", "group by a column beside the window"),
-        ("HOP(bid, bidtime, 1 HOUR)", "item, window_start", "write HOP(stream, time,"),
-        ("HOP(bid, bidtime, 2 HOURS, 1 HOUR)", "item, window_start", "is at most SIZE"),
-        ("TUMBLE(bid, bidtime, INTERVAL 'x')", "item, window_start", "an interval is INTERVAL"),
-        ("CUMULATE(bid, bidtime, 1 HOUR)", "item, window_start", "CUMULATE is no window function, which are TUMBLE"),
-    ],
-)
-def test_what_is_no_window_function_is_refused_at_its_place(source, groups, message):
-    with pytest.raises(SqlError, match="line 1, column") as error:
-        sql.script(BIDS + f"SELECT item, COUNT(*) AS n FROM {source} GROUP BY {groups};")
-    assert message in str(error.value)
