@@ -15,12 +15,12 @@ from keyed.base.private_files import folder_path
 from keyed.base.schemas import Schema
 from keyed.destinations.ownership import Owner
 from keyed.destinations.parquet_folder import (
+    BatchFiles,
     LocalFolder,
     check_columns,
     claim_folder,
     last_file,
     locked_folder,
-    remove_staged,
     replace_file,
 )
 from keyed.destinations.parquet_on_spark import ParquetOnSpark
@@ -107,6 +107,7 @@ class ParquetWriter(SinkWriter):
         self._schema = schema
         #: Columns that are not declared were not compared yet with those of existing files.
         self._compares = schema is None
+        self._files = BatchFiles(Path(sink.path))
         self._lock = ExitStack()
         self._lock.enter_context(locked_folder(sink.path))
 
@@ -129,25 +130,19 @@ class ParquetWriter(SinkWriter):
         """Write one file, published by a rename; none if there are no rows, and other files exist."""
         import pyarrow.parquet as pq
 
+        from keyed.arrow.write import arrow_schema
+
         table = rows.table
         if self._compares and table is not None:
             if not rows.is_bad_rows:
                 self.prepare(table.schema)
             self._compares = False
-        folder = Path(self._sink.path)
-        folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"part-{batch_id:010d}-0000.parquet"
-        for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
-            if old != target or table is None:
-                old.unlink()
-        if table is None and self._schema is not None and not any(folder.glob("part-*.parquet")):
-            from keyed.arrow.write import arrow_schema
-
-            # An output without rows is still a table with columns.
+        Path(self._sink.path).mkdir(parents=True, exist_ok=True)
+        targets = self._files.replace(batch_id, int(table is not None), int(self._schema is not None))
+        if targets and table is None and self._schema is not None:
             table = arrow_schema(self._schema).empty_table()
-        remove_staged(target)
         if table is not None:
-            replace_file(target, lambda file: pq.write_table(table, file))
+            replace_file(targets[0], lambda file: pq.write_table(table, file))
 
     def close(self) -> None:
         """See `SinkWriter`."""

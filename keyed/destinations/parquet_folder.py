@@ -29,6 +29,7 @@ MARK = "_keyed-query"
 #: Types of columns without values.
 _NO_TYPE = {"null", "void"}
 _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
+_STAGED = re.compile(r"\.part-\d{10,}-\d{4,}\.parquet\.\d+\.tmp")
 
 
 class SinkFolder(Protocol):
@@ -204,6 +205,45 @@ class LocalFolder:
         """See `SinkFolder`."""
         for name in files:
             Path(self.path, name).unlink()
+
+
+class BatchFiles:
+    """The flat files of batches in a folder, which is listed once in a run: only its query writes there.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: Start of the names of the last batch's files.
+        self._last: str | None = None
+        #: The names of its files, of those of later batches, and of one of an earlier batch.
+        self._names: set[str] = set()
+
+    def replace(self, batch_id: int, count: int, if_empty: int = 1) -> list[Path]:
+        """Return the paths of a batch's new files, and remove its earlier files that these do not replace.
+
+        Args:
+            batch_id: The batch; it may come again.
+            count: Number of its files with rows.
+            if_empty: Number of its files if no batch has any rows: such an output is still a table with columns.
+        """
+        prefix = f"part-{batch_id:010d}-"
+        if self._last is None or prefix < self._last:
+            names = [file.name for file in self.folder.iterdir()]
+            for staged in filter(_STAGED.fullmatch, names):
+                # Left by a run that was killed.
+                (self.folder / staged).unlink()
+            self._names = {name for name in names if batch_of(name) is not None}
+        self._last = prefix
+        earlier = {name for name in self._names if name.startswith(prefix)}
+        others = sorted(self._names - earlier)
+        names = [f"{prefix}{number:04d}.parquet" for number in range(count if count or others else if_empty)]
+        for name in earlier.difference(names):
+            (self.folder / name).unlink(missing_ok=True)
+        self._names = {*names, *others[:1], *(name for name in others if name > prefix)}
+        return [self.folder / name for name in names]
 
 
 def remove_staged(path: Path) -> None:

@@ -20,7 +20,15 @@ import attrs
 
 from keyed.base.schemas import Schema
 from keyed.destinations.ownership import Owner
-from keyed.destinations.parquet_folder import MARK, LocalFolder, SinkFolder, check_columns, claim_folder, last_file
+from keyed.destinations.parquet_folder import (
+    MARK,
+    BatchFiles,
+    LocalFolder,
+    SinkFolder,
+    check_columns,
+    claim_folder,
+    last_file,
+)
 from keyed.destinations.sink import SinkBatch, SinkWriter, SparkSide, local_folder
 from keyed.errors import DefinitionError, SinkError
 
@@ -53,8 +61,8 @@ class ParquetOnSpark(SinkWriter):
         folder = local_folder(path) if spark.is_mounted else None
         if folder is not None and ((folder / MARK).is_dir() or any(folder.glob("batch=*"))):
             folder = None
-        #: The folder, if it gets flat files.
-        self._flat = folder
+        #: The files of the folder, if it gets flat files.
+        self._flat = None if folder is None else BatchFiles(folder)
 
     def claim(self, repeated: int | None = None) -> None:
         """See `SinkWriter`."""
@@ -78,7 +86,9 @@ class ParquetOnSpark(SinkWriter):
             write_folder(rows.frame, self._path, batch_id)
 
     def _folder(self) -> SinkFolder:
-        return SparkFolder(self._spark.session, self._path) if self._flat is None else LocalFolder(str(self._flat))
+        return (
+            SparkFolder(self._spark.session, self._path) if self._flat is None else LocalFolder(str(self._flat.folder))
+        )
 
 
 @attrs.frozen
@@ -163,28 +173,20 @@ def write_folder(frame: DataFrame, path: str, batch_id: int) -> None:
     frame.write.mode("overwrite").parquet(batch_folder(path, batch_id))
 
 
-def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
+def _write_files(frame: DataFrame, files: BatchFiles, batch_id: int) -> None:
     """Replace the files of one batch."""
     import pyarrow.parquet as pq
 
-    staging = folder / f"_staging-{batch_id:010d}"
+    staging = files.folder / f"_staging-{batch_id:010d}"
     frame.write.mode("overwrite").parquet(staging.as_uri())
-    if not any(staging.glob("part-*.parquet")):
+    parts = sorted(staging.glob("part-*.parquet"))
+    if not parts:
         raise DefinitionError(
-            f"Parquet sink {str(folder)!r}: Spark wrote the files on other machines; give a path that all machines "
-            "reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
+            f"Parquet sink {str(files.folder)!r}: Spark wrote the files on other machines; give a path that all "
+            "machines reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
         )
     # Of the tasks without rows only the first one writes a file.
-    written = [
-        path
-        for path in sorted(staging.glob("part-*.parquet"))
-        if not path.name.startswith(_FIRST) or pq.read_metadata(path).num_rows
-    ]
-    for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
-        old.unlink()
-    if not written and not any(folder.glob("part-*.parquet")):
-        # An output without rows is still a table with columns.
-        written = sorted(staging.glob("part-*.parquet"))[:1]
-    for number, path in enumerate(written):
-        path.replace(folder / f"part-{batch_id:010d}-{number:04d}.parquet")
+    written = [path for path in parts if not path.name.startswith(_FIRST) or pq.read_metadata(path).num_rows]
+    for path, target in zip(written or parts, files.replace(batch_id, len(written)), strict=False):
+        path.replace(target)
     shutil.rmtree(staging)

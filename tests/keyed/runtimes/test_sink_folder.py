@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from contextlib import closing
+from pathlib import Path
 from unittest.mock import patch
 
+import attrs
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -17,6 +21,7 @@ from keyed.destinations.ownership import Owner, decode_mark, encode_mark
 from keyed.destinations.parquet import ParquetSink
 from keyed.destinations.parquet_folder import MARK, LocalFolder, claim_folder
 from keyed.destinations.parquet_on_spark import SparkFolder
+from keyed.destinations.sink import SinkBatch
 from keyed.errors import CorruptionError, DefinitionError, SinkError
 from keyed.rows import row_class
 from keyed.runtimes.spark.query import stream_job
@@ -295,6 +300,78 @@ def test_a_folder_with_a_folder_for_each_batch_goes_on_so(spark, tmp_path):
         writer.write(frame, batch)
     assert not list(out.glob("part-*"))
     assert spark.read.parquet(str(out)).count() == 3
+
+
+# Files of batches -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Letters(SinkBatch):
+    """A batch of so many rows in the local runtime."""
+
+    number: int
+
+    @property
+    def rows(self):
+        return [("x", n) for n in range(self.number)]
+
+    @property
+    def table(self):
+        return pa.table({"k": ["x"] * self.number, "n": range(self.number)}) if self.number else None
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
+def write_batches(request, tmp_path):
+    """A function that writes batches, by their ids and numbers of rows, in a run of the query ``a``."""
+    sink, route = ParquetSink(str(tmp_path)), Whole()
+
+    def write_locally(*batches):
+        with closing(sink.open(Owner(["a"]), route.schema)) as writer:
+            writer.claim()
+            for batch_id, number in batches:
+                writer.write(Letters(number), batch_id)
+
+    def write_on_spark(*batches):
+        writer = Writer([route], [sink], mounted=True, queries=["a"])  # type: ignore[list-item]
+        for batch_id, number in batches:
+            frame = spark.createDataFrame([("x", n) for n in range(number)], "k string, n bigint")
+            writer.write(frame, batch_id)
+
+    if request.param == "local":
+        return write_locally
+    spark = request.getfixturevalue("spark")
+    return write_on_spark
+
+
+def test_a_run_lists_its_folder_once_however_many_batches_it_writes(write_batches, tmp_path, monkeypatch):
+    listed = []
+    for owner, name in ((Path, "glob"), (Path, "iterdir"), (os, "scandir"), (os, "listdir")):
+        original = getattr(owner, name)
+
+        def list_folder(path=".", *arguments, original=original):
+            if str(path) == str(tmp_path):
+                listed.append(path)
+            return original(path, *arguments)
+
+        monkeypatch.setattr(owner, name, list_folder)
+    numbers = []
+    for batches in (range(2), range(2, 4), range(4, 12)):
+        write_batches(*((batch, batch % 3) for batch in batches))
+        numbers.append(len(listed))
+        listed.clear()
+    # The first run also claims the folder.
+    assert numbers[1] == numbers[2] <= numbers[0]
+    assert len(parquet_rows(tmp_path)) == 12
+
+
+def test_a_batch_that_comes_again_replaces_files_of_this_run_and_of_one_that_was_killed(write_batches, tmp_path):
+    write_batches((0, 2), (1, 3))
+    for name in ("part-0000000001-0001.parquet", "part-0000000001-0007.parquet"):
+        shutil.copy(next(tmp_path.glob("part-0000000001-*")), tmp_path / name)
+    (tmp_path / ".part-0000000001-0000.parquet.7.tmp").touch()
+    write_batches((1, 1), (1, 2), (2, 2), (2, 0), (3, 1), (1, 1))
+    assert parquet_rows(tmp_path) == [("x", 0), ("x", 0), ("x", 0), ("x", 1)]
+    assert not list(tmp_path.glob(".part*"))
 
 
 # Other columns --------------------------------------------------------------------------------------------------------
