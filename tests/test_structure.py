@@ -1026,6 +1026,8 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^ *def (test_\w+)", path.read_text(), flags=re.MULTILINE)
     }
+    for path in ROOT.glob("tests/acceptance/*.json"):
+        there |= {*re.findall(r'"name": "(\w+)"', path.read_text())}
     rules = re.findall(
         r"^- \*\*([A-Z]\d+)\*\* .*\.\* (.*)$",
         (ROOT / "docs/reference/specification.md").read_text(),
@@ -1043,7 +1045,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 CEILINGS = {
     "code lines of the source": 57_015,
     "code lines of keyed/sql": 4_500,
-    "code lines of the tests": 69_720,
+    "code lines of the tests": 69_030,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 74_990,

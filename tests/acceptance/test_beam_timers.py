@@ -8,8 +8,8 @@ import keyed
 from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
+from tests.acceptance.steps import Case, read_cases, with_domains
 from tests.acceptance.support import (
-    EVENT,
     PROCESSING,
     Harness,
     Told,
@@ -21,56 +21,10 @@ from tests.acceptance.support import (
 )
 
 
-def set_timers(service, domain, **timers):
-    for name, at in timers.items():
-        service.set_timer(name, at, domain)
-
-
 @both_stores
-@both_domains
-def test_timers_can_be_reset(store, domain):
-    """ParDoTest.testEventTimeTimerCanBeReset and testProcessingTimeTimerCanBeReset: only the last time counts."""
-    harness = Harness(store=store)
-    for at in (10, 30, 20):
-        harness.timers(lambda t, at=at: t.set_timer("t", at, domain))
-    assert pending(harness) == [("k", "t", 20)]
-    advance(harness, domain, 19)
-    assert harness.values() == []
-    advance(harness, domain, 40)
-    assert harness.values() == [(20, "k", "t")]
-    advance(harness, domain, 100)
-    assert harness.values() == []
-
-
-@both_stores
-@both_domains
-def test_timers_set_and_cleared_in_one_call(store, domain):
-    """ParDoTest.testSetAndClearEventTimeTimer..., testSetEventTimeTimerAfterClear..., testClearUnsetEventTimeTimer."""
-    harness = Harness(store=store)
-    harness.timers(lambda t: t.cancel_timer("never set", domain))
-    harness.timers(lambda t: (set_timers(t, domain, a=10), t.cancel_timer("a", domain)))
-    assert pending(harness) == []
-    harness.timers(lambda t: (t.cancel_timer("a", domain), set_timers(t, domain, a=10)))
-    harness.timers(lambda t: (t.cancel_timer("a", domain), set_timers(t, domain, a=12), set_timers(t, domain, a=11)))
-    harness.timers(lambda t: set_timers(t, domain, b=10))
-    harness.timers(lambda t: t.cancel_timer("b", domain))
-    assert pending(harness) == [("k", "a", 11)]
-    advance(harness, domain, 50)
-    assert harness.values() == [(11, "k", "a")]
-
-
-@both_stores
-@both_domains
-def test_a_name_is_one_timer_per_key_and_domain(store, domain):
-    """ParDoTest.testTimerFamilyEventTime and testEventTimeTimerMultipleKeys."""
-    other = PROCESSING if domain is EVENT else EVENT
-    harness = Harness(store=store, parallelism=2)
-    for key in ("a", "b"):
-        harness.timers(lambda t: (set_timers(t, domain, x=10, y=20), t.set_timer("x", 99, other)), key=key)
-    harness.timers(lambda t: t.cancel_timer("x", domain), key="a")
-    advance(harness, domain, 50)
-    assert sorted(harness.values()) == [(10, "b", "x"), (20, "a", "y"), (20, "b", "y")]
-    assert [(t.key, t.name, t.domain) for t in harness.pending_timers()] == [("a", "x", other), ("b", "x", other)]
+@pytest.mark.parametrize(("case", "domain"), with_domains(read_cases("beam_timers.json")))
+def test_a_case_holds(store, case, domain):
+    Case(case, store=store, domain=domain).run()
 
 
 @both_stores
@@ -88,26 +42,6 @@ def test_two_timers_that_set_each_other(store, domain):
     advance(harness, domain, 100)
     assert harness.values() == [(at, "k", "ab"[at % 2]) for at in range(10, 17)]
     assert pending(harness) == []
-
-
-@both_stores
-@both_domains
-def test_a_timer_clears_or_moves_one_that_is_due_as_well(store, domain):
-    """ParDoTest.testTimerSetWithinOnTimer: what a timer says of another one holds, though the advance reached both."""
-
-    def timer(f, ctx, timestamp):
-        if ctx.timer_name() == "first":
-            service = ctx.timer_service()
-            service.cancel_timer("gone", domain)
-            service.set_timer("later", 30, domain)
-            service.set_timer("beyond", 200, domain)
-            service.set_timer("sooner", 5, domain)
-
-    harness = Harness(Told(timer), store=store)
-    harness.timers(lambda t: set_timers(t, domain, first=10, gone=20, later=11, beyond=12, sooner=40))
-    advance(harness, domain, 100)
-    assert harness.values() == [(10, "k", "first"), (5, "k", "sooner"), (30, "k", "later")]
-    assert pending(harness) == [("k", "beyond", 200)]
 
 
 @both_stores
@@ -184,24 +118,6 @@ def test_names_and_domains_that_are_none():
     with pytest.raises(DefinitionError, match="TimeDomain"):
         harness.timers(lambda t: t.set_timer("x", 5, "event_time"))
     assert pending(harness) == []
-
-
-def test_names_are_listed_and_fire_in_one_order():
-    """Timers of one time: the unnamed one, then by name; numbers by value, not by how they look."""
-    names = [10, 9, -1, 100]
-    harness = Harness()
-
-    def do(service):
-        for name in names:
-            service.set_timer(name, 7)
-        service.register_event_time_timer(7)
-        return [t.name for t in service.timers()]
-
-    expected = [None, -1, 9, 10, 100]
-    assert harness.timers(do) == expected
-    assert [t.name for t in harness.pending_timers()] == expected
-    harness.advance_watermark(7)
-    assert [value[2] for value in harness.values()] == expected
 
 
 class Buffer(KeyedProcessFunction):
