@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ import pytest
 from keyed.errors import KeyedError
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, advance, delete, key_of, register
 
-TIMER_CALLS = {
+TIMER_CALLS: dict[str, Callable[..., Any]] = {
     "register": register,
     "delete": delete,
     "set": lambda service, domain, name, at: service.set_timer(name, at, domain),

@@ -91,14 +91,13 @@ class Ttl(Case):
     def call(self, function, ctx, name, *arguments):
         if name == "update":
             number, *namespace = arguments
-            method, *first = self.context.update
-            arguments = (*first, self.context.updates[number])
+            method, *values = (*self.context.update, self.context.updates[number])
         elif name == "get":
-            namespace = arguments
-            method, *arguments = self.context.read
+            namespace = list(arguments)
+            method, *values = self.context.read
         else:
             return super().call(function, ctx, name, *arguments)
-        return as_data(getattr(function.state.namespace(*namespace or [None]), method)(*arguments))
+        return as_data(getattr(function.state.namespace(*namespace or [None]), method)(*values))
 
     def expect(self, expected):
         values = self.context.values or self.context.updates
