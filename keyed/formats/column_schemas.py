@@ -87,13 +87,14 @@ WRAPPERS = {
 }
 
 
-def avro_schema(columns: Columns, where: str, *, wrapped: bool) -> str:
+def avro_schema(columns: Columns, where: str, *, wrapped: bool, name: str | None = None) -> str:
     """Return the Avro schema of a record with columns, or of a single one.
 
     Args:
         columns: The columns.
         where: The stream or table, for messages.
         wrapped: False for the schema of the one column.
+        name: Full name of the record; ksqlDB's if ``None``.
 
     Raises:
         DefinitionError: A name is not one of Avro, or Avro lacks a type.
@@ -101,9 +102,8 @@ def avro_schema(columns: Columns, where: str, *, wrapped: bool) -> str:
     import pyarrow as pa
 
     type_ = struct(*columns) if wrapped else columns[0][1]
-    return json.dumps(
-        _avro(type_.arrow_with(TIME=pa.time32("ms"), TIMESTAMP=pa.timestamp("ms", "UTC")), _AVRO_RECORD, where)
-    )
+    arrow_type = type_.arrow_with(TIME=pa.time32("ms"), TIMESTAMP=pa.timestamp("ms", "UTC"))
+    return json.dumps(_avro(arrow_type, name or _AVRO_RECORD, where))
 
 
 def avro_record(
@@ -155,9 +155,10 @@ def _avro(type_: pa.DataType, name: str, where: str) -> Any:
     raise DefinitionError(f"{where}: Avro has no type for {type_}; choose another format")
 
 
-def json_schema(columns: Columns, *, wrapped: bool) -> str:
-    """Return the JSON schema of an object with columns, or of a single one."""
-    return json.dumps(_json_object(columns) if wrapped else _json(columns[0][1]))
+def json_schema(columns: Columns, *, wrapped: bool, name: str | None = None) -> str:
+    """Return the JSON schema, with a name as its title, of an object with columns, or of a single one."""
+    schema = _json_object(columns) if wrapped else _json(columns[0][1])
+    return json.dumps(schema if name is None else {"title": name, **schema})
 
 
 def _json_object(columns: Columns) -> dict[str, Any]:
@@ -191,6 +192,7 @@ class ProtobufMessage:
         columns: The columns.
         where: The stream or table, for messages.
         nullable: How nulls are represented: ``OPTIONAL``, ``WRAPPER`` or ``None``: by the defaults of their types.
+        name: Full name of the message; ksqlDB's if ``None``.
 
     Attributes:
         type: The class.
@@ -200,7 +202,7 @@ class ProtobufMessage:
         DefinitionError: Protocol Buffers do not have a type or name.
     """
 
-    def __init__(self, columns: Columns, where: str, nullable: str | None = None) -> None:
+    def __init__(self, columns: Columns, where: str, nullable: str | None = None, name: str | None = None) -> None:
         with extra("registry", f"{where} in Protocol Buffers"):
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -208,14 +210,15 @@ class ProtobufMessage:
         self._nullable = nullable
         self._message_count = 1
         self._imports: dict[str, ImportedMessage] = {}
-        file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3")
-        self._fill(file.message_type.add(name=f"{_MESSAGE}1"), columns)
+        own_package, _, own_name = (name or f"{_MESSAGE}1").rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3", package=own_package)
+        self._fill(file.message_type.add(name=own_name), columns)
         files: dict[str, Any] = {}
         for each in self._imports.values():
-            package, _, name = each.name.rpartition(".")
+            package, _, imported_name = each.name.rpartition(".")
             if each.file not in files:
                 files[each.file] = descriptor_pb2.FileDescriptorProto(name=each.file, syntax="proto3", package=package)
-            message = files[each.file].message_type.add(name=name)
+            message = files[each.file].message_type.add(name=imported_name)
             for number, (field, kind) in enumerate(each.fields.items(), 1):
                 message.field.add(name=field, number=number, type=kind, label=1)
         file.dependency.extend(sorted(files))
@@ -224,7 +227,7 @@ class ProtobufMessage:
             pool.Add(imported)
         try:
             pool.Add(file)
-            self.type: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_MESSAGE}1"))
+            self.type: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName(name or f"{_MESSAGE}1"))
         except (TypeError, KeyError) as error:
             raise DefinitionError(f"{where}: the columns are no message of Protocol Buffers: {error}") from error
         self.schema = base64.b64encode(file.SerializeToString()).decode()

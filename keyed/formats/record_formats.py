@@ -70,6 +70,7 @@ class RecordPart:
         is_wrapped: They are objects with the columns, and not the value of the one column.
         delimiter: Delimiter of delimited text.
         nullable: How Protobuf represents nulls: ``OPTIONAL``, ``WRAPPER`` or ``None``: by the defaults of their types.
+        schema_name: Full name of the schema that is written; ksqlDB's if ``None``.
     """
 
     format: str
@@ -80,6 +81,7 @@ class RecordPart:
     is_wrapped: bool = True
     delimiter: str = ","
     nullable: str | None = None
+    schema_name: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -125,7 +127,7 @@ class RecordPart:
                 f"(keyed.sql.Kafka(registry=...), or --registry), or the format {other}"
             )
         if self.format.startswith("PROTOBUF"):
-            ProtobufMessage(self.columns, self.where)
+            ProtobufMessage(self.columns, self.where, name=self.schema_name)
         if self.format == "AVRO":
             check_format(Avro(registry=registry))
 
@@ -303,12 +305,13 @@ class RecordPart:
             ).encode()
         header = b""
         if self.format == "AVRO":
-            schema = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
+            schema = avro_schema(self.columns, self.where, wrapped=self.is_wrapped, name=self.schema_name)
             header = self._header(registry, schema, "AVRO")
             write = avro_writer(schema, lambda: header)
         else:
             if self.format == "JSON_SR":
-                header = self._header(registry, json_schema(self.columns, wrapped=self.is_wrapped), "JSON")
+                schema = json_schema(self.columns, wrapped=self.is_wrapped, name=self.schema_name)
+                header = self._header(registry, schema, "JSON")
             write = (lambda value: header + _json(value)) if header else _json
         if self.is_wrapped:
             return lambda row: write(dict(zip(names, row, strict=True)))
@@ -319,7 +322,7 @@ class RecordPart:
         return header_of(registry, self.topic, schema, kind, is_key=self.is_key)
 
     def _protobuf_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
-        generated = ProtobufMessage(self.columns, self.where, self.nullable)
+        generated = ProtobufMessage(self.columns, self.where, self.nullable, self.schema_name)
         wraps = self.nullable == "WRAPPER"
         # The zero is the place of the message in the schema: the first one.
         header = self._header(registry, generated.schema, "PROTOBUF") + b"\0" if self.format == "PROTOBUF" else b""

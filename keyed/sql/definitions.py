@@ -40,6 +40,7 @@ _OF_FORMATS = {
     "PROTOBUF_NULLABLE_REPRESENTATION": ("the formats PROTOBUF", _PROTOBUF),
     "DELIMITER": ("the format DELIMITED", ("DELIMITED",)),
 }
+_SCHEMA_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)*[A-Za-z_][A-Za-z0-9_]*")
 _OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in _PARTS} | {*RULES}
 _OPTIONS |= {"KAFKA_TOPIC", "FORMAT", "TIMESTAMP", "TIMESTAMP_FORMAT", "WRAP_SINGLE_VALUE", "WINDOW_TYPE"}
 _RESET = "auto.offset.reset"
@@ -233,11 +234,20 @@ class Definitions:
             if (name := f"{part}_{end}") in options:
                 at, is_empty = options.places[name], not str(options[name]).strip() and end != "DELIMITER"
                 twice = f"{name} names the columns, and so does the list; remove one of them"
+                of_query = f"{name} names the columns of a topic, and the query has its own; remove {name}"
+                is_name = not end.endswith("FULL_NAME") or _SCHEMA_NAME.fullmatch(str(options[name])) is not None
                 self.text.check(
                     (format_ not in of, f"{name} is for {what}, and {part}_FORMAT is {format_}", at),
                     (end == "SCHEMA_ID" and is_declared, twice, at),
+                    (end == "SCHEMA_ID" and statement.query is not None, of_query, at),
                     (is_empty, f"{name} is empty", at),
+                    (not is_name, f"{name}={options[name]!r} is not a name of letters, digits, _ and dots", at),
                 )
+
+    def _schema_name(self, options: tree.WithOptions, part: str) -> str | None:
+        """Return the full name of the schema of keys or values. ksqlDB prefers the earlier name of the option."""
+        name = options.get(f"{part}_AVRO_SCHEMA_FULL_NAME", options.get(f"{part}_SCHEMA_FULL_NAME"))
+        return None if name is None else str(name)
 
     def _formats(self, statement: tree.Create, key: str | None, value: str | None) -> list[str]:
         """Return the formats of keys and values, and check the options that depend on them."""
@@ -358,8 +368,7 @@ class Definitions:
         parts.append(("value", "ROWVAL", "value", value_format, wraps))
         for own, (part, single, role, format_, is_split) in zip(elements, parts, strict=False):
             if not own and format_ in _WITH_SCHEMA and self.schemas.has(topic, part):
-                name = options.get(f"{part.upper()}_SCHEMA_FULL_NAME")
-                type_ = self.schemas.type(topic, part, format_, name)
+                type_ = self.schemas.type(topic, part, format_, self._schema_name(options, part.upper()))
                 fields = type_.fields if is_split and type_.base == "STRUCT" else ((single, type_),)
                 own += [tree.Element(name, of, role, at=statement.at) for name, of in fields]
         return elements
@@ -385,7 +394,10 @@ class Definitions:
             default = next((each.delimiter for each in before if each.format == format_), ",")
             delimiter = options.get(f"{name}_DELIMITER", default)
             null = options.get(f"{name}_PROTOBUF_NULLABLE_REPRESENTATION")
-            part = RecordPart(format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null)
+            schema_name = self._schema_name(options, name)
+            part = RecordPart(
+                format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null, schema_name
+            )
             if part.misfit is not None:
                 self.text.fail(part.misfit, at)
             parts.append(part)

@@ -1,16 +1,20 @@
 """Keys and values of Kafka records as bytes: what is written is read again, and any other bytes are a bad record."""
 
+import base64
 import datetime as dt
+import json
 import math
 from decimal import Decimal
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyed.errors import DefinitionError
 from keyed.formats.column_schemas import ProtobufMessage, avro_schema
 from keyed.formats.record_formats import RecordPart
+from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -27,6 +31,9 @@ from keyed.formats.sql_types import (
     struct,
 )
 from keyed.formats.typed_columns import column, plain_values
+from keyed.sql.definitions import Definitions
+from keyed.sql.statements import parse
+from tests.support.schema_registry import schema_registry
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -55,11 +62,11 @@ def part(format_, columns, **more):
     return RecordPart(format_, found, False, "s", "s", **more)
 
 
-def written(part, *rows):
+def written(part, *rows, registry=None):
     """The bytes of rows."""
     columns = [column([row[place] for row in rows], type_) for place, (_, type_) in enumerate(part.columns)]
     assert not any(bad for _, bad in columns)
-    return part.writer(None)([found for found, _ in columns])
+    return part.writer(registry)([found for found, _ in columns])
 
 
 def read(part, data, registry=None):
@@ -168,6 +175,34 @@ def test_numbers_that_json_does_not_have_are_texts():
         [value] = written(values, (number,))
         assert value == b'{"d":"' + text + b'"}'
         assert str(read(values, [value])[0][0][0]) == str(number)
+
+
+def schemas_of(registry):
+    return {subject: registry.schemas[number]["schema"] for subject, (number,) in registry.subjects.items()}
+
+
+@pytest.mark.parametrize("option", ["VALUE_SCHEMA_FULL_NAME", "VALUE_AVRO_SCHEMA_FULL_NAME"])
+@pytest.mark.parametrize("format_", ["AVRO", "JSON_SR", "PROTOBUF"])
+def test_a_written_schema_has_the_name_that_the_statement_gives_it(format_, option):
+    parsed, statements, values = parse(
+        "CREATE STREAM a (V INT, D STRUCT<X INT>) WITH (KAFKA_TOPIC='a', VALUE_FORMAT='JSON');"
+        f"CREATE STREAM b WITH (VALUE_FORMAT='{format_}', {option}='com.shop.Order') AS SELECT * FROM a;"
+        "CREATE STREAM c WITH (VALUE_FORMAT='AVRO') AS SELECT * FROM b;",
+        None,
+    )
+    queries = Definitions(parsed, values, {}, RegistrySchemas(None), {}).define(statements).queries
+    named, default = (query.target.parts[1] for query in queries)
+    with schema_registry() as registry:
+        data = written(named, (1, {"X": 2}), registry=registry.url)
+        assert read(named, data, registry.url)[0] == [(1, {"X": 2})]
+        written(default, (1, None), registry=registry.url)
+        text, default_text = schemas_of(registry).values()
+    if format_ == "PROTOBUF":
+        file = FileDescriptorProto.FromString(base64.b64decode(text))
+        assert (file.package, file.message_type[0].name) == ("com.shop", "Order")
+    else:
+        assert json.loads(text)["title" if format_ == "JSON_SR" else "name"] == "com.shop.Order"
+    assert json.loads(default_text)["name"] == "io.confluent.ksql.avro_schemas.KsqlDataSourceSchema"
 
 
 def test_names_and_types_that_a_schema_does_not_have_are_refused():
