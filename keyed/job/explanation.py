@@ -128,8 +128,8 @@ def _key_groups(last: Stage, stage: Stage, *, on_spark: bool) -> str:
     if not on_spark:
         return str(stage.parallelism or 1)
     # The operators of a Spark query have as many key groups as it has shuffle partitions.
-    asked = next((each.parallelism for each in last.chain if each.parallelism is not None), None)
-    if asked is not None:
-        return str(asked)
+    parallelism = next((each.parallelism for each in last.chain if each.parallelism is not None), None)
+    if parallelism is not None:
+        return str(parallelism)
     name = "spark.sql.shuffle.partitions"
     return f"{last.source.data.sparkSession.conf.get(name)} ({name})"

@@ -186,10 +186,10 @@ class AsyncLookup(Generic[K, V]):
             Exception: The error of the last attempt for a key, with the key as a note; `TimeoutError`, which names the
                 key, if it took too long. The other calls are cancelled.
         """
-        wanted = list(dict.fromkeys(keys))
-        if not wanted:
+        distinct_keys = list(dict.fromkeys(keys))
+        if not distinct_keys:
             return {}
-        return dict(zip(wanted, _LOOP.run(self._all(wanted)), strict=True))
+        return dict(zip(distinct_keys, _LOOP.run(self._all(distinct_keys)), strict=True))
 
     async def _all(self, keys: list[K]) -> list[V]:
         """Look all keys up; the first failure cancels the rest."""

@@ -104,20 +104,20 @@ class ColumnJoin(VectorizedCoFunction):
         else:
             ctx.output(tag, late)
 
-    def rows(self, side: int, table: pa.Table, wanted: Numbers | None = None) -> list[Any]:
+    def rows(self, side: int, table: pa.Table, numbers: Numbers | None = None) -> list[Any]:
         """Return stored rows as elements of the stream.
 
         Args:
             side: The side.
             table: The rows.
-            wanted: Their numbers, with repetitions, −1 for ``None``; all by default.
+            numbers: Their numbers, with repetitions, −1 for ``None``; all by default.
         """
         of = self._plan.sides[side]
         columns: dict[str, Any] = {name: table.column(of.stored_name(name)) for name in of.columns}
         table = pa.table(columns)
-        if wanted is None:
+        if numbers is None:
             return table_rows(table)
-        used, places = np.unique(wanted, return_inverse=True)
+        used, places = np.unique(numbers, return_inverse=True)
         lacks = len(used) > 0 and used[0] < 0
         elements = [*([None] if lacks else []), *table_rows(table.take(used[int(lacks) :]))]
         return [elements[place] for place in places.tolist()]

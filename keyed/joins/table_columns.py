@@ -144,17 +144,17 @@ class ChangeColumns(_TableSides):
             members, places = index.rows_of(rights.select(self.keys))
             touched.append(members.append_column(TIME, rights.column(TIME).take(places)))
         came = pa.concat_tables([touched[0], *(each.cast(touched[0].schema) for each in touched[1:])])
-        wanted = distinct(came.select(self._identity), self._identity)
-        before, before_places, _ = self._joined(wanted)
+        identities = distinct(came.select(self._identity), self._identity)
+        before, before_places, _ = self._joined(identities)
         if index is not None and lefts.num_rows:
             index.change(lefts.select(self._identity), left_gone)
         self._apply(self.lefts, lefts, left_gone)
         self._apply(self.rights, rights, right_gone)
-        after, after_places, after_times = self._joined(wanted)
+        after, after_places, after_times = self._joined(identities)
         if not before.num_rows and not after.num_rows:
             return
         (of_came,) = codes_of([came], self._identity)
-        latest = np.full(wanted.num_rows, _NO_TIME)
+        latest = np.full(identities.num_rows, _NO_TIME)
         np.maximum.at(latest, np.concatenate([of_came, after_places]), np.concatenate([_times(came), after_times]))
         places = np.concatenate([before_places, after_places])
         both = pa.concat_tables([before, after]).cast(self._schema)
@@ -166,13 +166,13 @@ class ChangeColumns(_TableSides):
         last = last_rows(rows, self.keys if side else self._identity)
         return rows.take(last), is_gone[last]
 
-    def _joined(self, wanted: pa.Table) -> tuple[pa.Table, Numbers, Numbers]:
+    def _joined(self, identities: pa.Table) -> tuple[pa.Table, Numbers, Numbers]:
         """Return the joined rows of some left rows or keys, each with its place among those and its time."""
-        lefts = self.lefts.lookup(wanted)
-        rights = self.rights.lookup(distinct(wanted, self.keys))
-        _, of_left = codes_of([wanted, lefts], self._identity)
-        codes, of_right = codes_of([wanted, rights], self.keys)
-        left = np.full(wanted.num_rows, -1)
+        lefts = self.lefts.lookup(identities)
+        rights = self.rights.lookup(distinct(identities, self.keys))
+        _, of_left = codes_of([identities, lefts], self._identity)
+        codes, of_right = codes_of([identities, rights], self.keys)
+        left = np.full(identities.num_rows, -1)
         left[of_left] = np.arange(len(of_left))
         right = np.full(int(codes.max(initial=-1)) + 1, -1)
         right[of_right] = np.arange(len(of_right))

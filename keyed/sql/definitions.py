@@ -215,8 +215,8 @@ class Definitions:
     def _explained(self, statement: tree.Show) -> list[QueryPlan]:
         if statement.query is not None:
             return [self._planner().plan(statement.query, None, "query")]
-        wanted, names = statement.name.lower(), {n for q in self.queries for n in (q.name, q.target.name)}
-        plans = [each.plan for each in self.queries if wanted in (each.name.lower(), each.target.name.lower())]
+        name, names = statement.name.lower(), {n for q in self.queries for n in (q.name, q.target.name)}
+        plans = [each.plan for each in self.queries if name in (each.name.lower(), each.target.name.lower())]
         if not plans:
             self.text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
         return plans
@@ -335,8 +335,8 @@ class Definitions:
         headers: list[str | None] = []
         for each in elements:
             name, of, at = each.name, each.header, each.at
-            wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
-            is_type, no_type = str(each.type).upper() == str(wanted), f"a column with {each.role.upper()} is of type"
+            type_ = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
+            is_type, no_type = str(each.type).upper() == str(type_), f"a column with {each.role.upper()} is of type"
             twice = f"column {name} is declared twice: names that differ only in case are one"
             several = "there is one column with HEADERS, or columns with HEADER('name')"
             text.check(
@@ -344,7 +344,7 @@ class Definitions:
                 (name.startswith(RESERVED), f"{name}: names that begin with __keyed_ or # are reserved", at),
                 (name.upper() in OWN_NAMES, f"{name} is a column that each source has; choose another name", at),
                 (each.role == role, no_role, at),
-                (each.is_header and not is_type, f"{no_type} {wanted}, not {each.type}", at),
+                (each.is_header and not is_type, f"{no_type} {type_}, not {each.type}", at),
                 (each.is_header and headers and None in (of, *headers), several, at),
                 (each.is_header and of in headers, f"two columns have the header {of!r}", at),
             )
@@ -526,8 +526,8 @@ class Definitions:
         mine, theirs = (*plan.keys, *plan.values), target.columns
         if plan.window is not None and target.window is None:
             text.fail("the query is windowed, and the stream is not", at)
-        names, wanted = ([name.lower() for name, _ in columns] for columns in (mine, theirs))
-        fits = names == wanted and all(_widens(a, b) for (_, a), (_, b) in zip(mine, theirs, strict=True))
+        names, expected = ([name.lower() for name, _ in columns] for columns in (mine, theirs))
+        fits = names == expected and all(_widens(a, b) for (_, a), (_, b) in zip(mine, theirs, strict=True))
         if not fits or len(plan.keys) != len(target.keys):
             text.fail(
                 f"the query has the columns ({_shown(mine)}), and {target.name} ({_shown(theirs)}); they must have the "

@@ -99,12 +99,12 @@ class NameScope:
                     resolved.append(self._qualified(token, words[place + 2]))
                     place += 3
                     continue
-                token = token if folded in bound else self._plain(token, before, after)
+                token = token if folded in bound else self._resolved_token(token, before, after)
             resolved.append(token)
             place += 1
         return tuple(resolved)
 
-    def _plain(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
+    def _resolved_token(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
         """Return a name without a source: that of a column of a join before those of its sides.
 
         Raises:
@@ -262,7 +262,7 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
     return tuple(result)
 
 
-def free_name(wanted: str, used: Collection[str], first: int = 1) -> str:
+def free_name(preferred: str, used: Collection[str], first: int = 1) -> str:
     """Return a name, with a number if it is taken, which begins at ``first``."""
-    names = (wanted, *(f"{wanted}_{count}" for count in range(first, 10_000)))
+    names = (preferred, *(f"{preferred}_{count}" for count in range(first, 10_000)))
     return next(each for each in names if each.lower() not in used)

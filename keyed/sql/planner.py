@@ -431,8 +431,8 @@ class Planner:
         if kind == "foreign-key":
             keys_of = tuple(tuple(f"{number}l.{each}" for each in part) for part in left.keys)
         elif own_key is not None:
-            shown = free_name("ROWKEY", {each.name.lower() for each in joined})
-            joined.append(Column(shown, key, None, own_key, is_key=True))
+            label = free_name("ROWKEY", {each.name.lower() for each in joined})
+            joined.append(Column(label, key, None, own_key, is_key=True))
             keys_of = ((own_key,),)
         else:
             # The other names of the left key come after the one that is compared.
@@ -513,34 +513,34 @@ class Planner:
         for item in items:
             words = scope.resolved(item.words)
             column = scope.column(words)
-            shown = item.alias
-            if shown is None and column is not None:
+            label = item.alias
+            if label is None and column is not None:
                 same = [each for each in scope.columns if each.name.lower() == column.name.lower()]
                 is_shared = query.joins and column.source is not None and len(same) > 1
-                shown = f"{column.source}_{column.name}" if is_shared else column.name
-            elif shown is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
-                shown = free_name(item.words[-1].identifier, used | known)
-            elif shown is None:
-                shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in known)
-            is_own = column is not None and not column.is_pseudo and column.name == shown
-            is_taken = shown.upper() in OWN_NAMES and not is_own
-            reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
+                label = f"{column.source}_{column.name}" if is_shared else column.name
+            elif label is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
+                label = free_name(item.words[-1].identifier, used | known)
+            elif label is None:
+                label = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in known)
+            is_own = column is not None and not column.is_pseudo and column.name == label
+            is_taken = label.upper() in OWN_NAMES and not is_own
+            reserved = f"{label}: names that begin with __keyed_ or # are reserved; choose another"
             self._text.check(
-                (shown.lower() in used, f"the projection has the column {shown} twice; give one an alias", item.at),
-                (is_taken, f"{shown} is a column that each source has; give it another alias", item.at),
-                (shown.startswith(RESERVED), reserved, item.at),
+                (label.lower() in used, f"the projection has the column {label} twice; give one an alias", item.at),
+                (is_taken, f"{label} is a column that each source has; give it another alias", item.at),
+                (label.startswith(RESERVED), reserved, item.at),
             )
-            used.add(shown.lower())
-            outputs.append(_Output(shown, words, item.at))
+            used.add(label.lower())
+            outputs.append(_Output(label, words, item.at))
         return outputs
 
     def _split_keys(
-        self, outputs: list[_Output], wanted: Sequence[Words], query: SelectQuery, shown: Sequence[str]
+        self, outputs: list[_Output], key_terms: Sequence[Words], query: SelectQuery, labels: Sequence[str]
     ) -> tuple[list[str], list[_Output]]:
         """Return the names of the key's columns, and the outputs that are not the key."""
         names: list[str] = []
         rest = list(outputs)
-        for part, what in zip(wanted, shown, strict=True):
+        for part, what in zip(key_terms, labels, strict=True):
             hits = [each for each in rest if folded(each.words) == folded(part)]
             lacks = f"the projection lacks the key {what}: select the columns that it is keyed by"
             both = " and ".join(each.name for each in hits[:2])
@@ -570,19 +570,19 @@ class Planner:
         cells_of = [[quoted(each) for each in part] for part in source.keys]
         either = [each[0] if len(each) == 1 else f"coalesce({', '.join(each)})" for each in cells_of]
         if [folded(each) for each in partition] == ["null"]:
-            wanted: list[Words] = []
+            key_terms: list[Words] = []
         elif partition:
-            wanted = [scope.resolved(each) for each in partition]
+            key_terms = [scope.resolved(each) for each in partition]
         else:
-            wanted = self._own_keys(source, outputs)
+            key_terms = self._own_keys(source, outputs)
         owners = {each.stored: f"{each.source}." if query.joins and each.source else "" for each in source.columns}
         named = {each.stored: owners[each.stored] + each.name for each in source.columns}
-        shown = self._shown(partition) if partition else [named[each[0].identifier] for each in wanted]
-        names, rest = self._split_keys(outputs, wanted, query, shown if wanted else [])
+        labels = self._shown(partition) if partition else [named[each[0].identifier] for each in key_terms]
+        names, rest = self._split_keys(outputs, key_terms, query, labels if key_terms else [])
         is_table = source.is_table or ranking is not None
-        keys = self._key_columns(names, [scope.type_of(each) for each in wanted], query.at, is_keyed=is_table)
+        keys = self._key_columns(names, [scope.type_of(each) for each in key_terms], query.at, is_keyed=is_table)
         values = tuple((each.name, scope.type_of(each.words)) for each in rest)
-        texts = [sql(each) for each in wanted] if partition else either
+        texts = [sql(each) for each in key_terms] if partition else either
         cells = [(each, text, type_) for (each, type_), text in zip(keys, texts, strict=True)]
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
         identity, ranks = {"FROM": source.label}, None
@@ -595,9 +595,9 @@ class Planner:
             of_key = [(f"#k{place}", text, scope.type_of(each)) for place, (each, text) in enumerate(own)]
             cells += [*order, *of_key]
             ranks = RankPlan(keys, values, typed(order), typed(of_key), ranking)
-            shown = [f"{folded(each)} {how}" for each, (_, how) in zip(ordered, ranking.order_by, strict=True)]
-            groups = ", ".join(map(folded, wanted))
-            identity["QUALIFY"] = f"the first {ranking.count} by {groups} in the order of {', '.join(shown)}"
+            labels = [f"{folded(each)} {how}" for each, (_, how) in zip(ordered, ranking.order_by, strict=True)]
+            groups = ", ".join(map(folded, key_terms))
+            identity["QUALIFY"] = f"the first {ranking.count} by {groups} in the order of {', '.join(labels)}"
             keys = (*keys, (ranking.name, BIGINT))
         if source.is_table and where is not None:
             # The rows before a change leave, also those that an earlier WHERE has kept.

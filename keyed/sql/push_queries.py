@@ -136,14 +136,14 @@ class PushQuery(Iterator[PushedRow]):
     def __init__(self, subscription: Any, query: RowQuery) -> None:
         self._subscription = subscription
         self._query = query
-        self._left = query.limit
+        self._remaining = query.limit
         self._waiting: deque[PushedRow] = deque()
         self.rows_bad = 0
 
     @property
     def is_done(self) -> bool:
         """True if ``LIMIT`` is reached."""
-        return self._left == 0
+        return self._remaining == 0
 
     def take(self, timeout: float | None = None) -> list[PushedRow]:
         """Return the next rows: those of one batch, or if there are many, a part of them.
@@ -170,10 +170,10 @@ class PushQuery(Iterator[PushedRow]):
         """Take rows, of ``LIMIT`` and at most so many; wait for some, unless ``LIMIT`` is reached."""
         while not self._waiting and not self.is_done and (changes := self._subscription.take(timeout)):
             self._waiting.extend(self._pushed(changes))
-        counts = [each for each in (self._left, most) if each is not None]
+        counts = [each for each in (self._remaining, most) if each is not None]
         rows = [self._waiting.popleft() for _ in range(min([len(self._waiting), *counts]))]
-        if self._left is not None:
-            self._left -= len(rows)
+        if self._remaining is not None:
+            self._remaining -= len(rows)
         return rows
 
     def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:

@@ -383,10 +383,10 @@ class Parser:
         """Return the normalized text of the words since a place."""
         return folded(self._words[start : self.place])
 
-    def _unexpected(self, wanted: str) -> NoReturn:
+    def _unexpected(self, expected: str) -> NoReturn:
         token = self._token
         shown = "the end of the script" if token.kind == "end" else repr(self._text.text[token.at : token.end])
-        self._text.fail(f"expected {wanted}, found {shown}", token.at)
+        self._text.fail(f"expected {expected}, found {shown}", token.at)
 
     def _refuse(self, clause: str, name: str = "name", at: int | None = None) -> NoReturn:
         self._text.fail(REFUSED[clause].format(name), self._token.at if at is None else at)
@@ -396,7 +396,7 @@ class Parser:
         if self._token.kind != "end":
             self._unexpected(what)
 
-    def _listed(self, item: Callable[[], Any], *, close: str | None = None) -> tuple[Any, ...]:
+    def _comma_separated(self, item: Callable[[], Any], *, close: str | None = None) -> tuple[Any, ...]:
         items = [item()]
         while self._word(","):
             items.append(item())
@@ -545,7 +545,7 @@ class Parser:
         only_if_missing = self._word("IF", "NOT", "EXISTS")
         name = self._identifier("the name of the stream or table")
         has_elements = self._word("(") and not self._word(")")
-        elements = self._listed(self._element, close=")") if has_elements else ()
+        elements = self._comma_separated(self._element, close=")") if has_elements else ()
         options = self._options()
         query = self._select() if self._word("AS") else None
         if elements and query is not None:
@@ -591,7 +591,7 @@ class Parser:
             key = self.sql_type()
             self._expect(",")
             return map_of(key, self.sql_type())
-        fields = self._listed(lambda: (self._identifier("the name of a field", ()), self.sql_type()))
+        fields = self._comma_separated(lambda: (self._identifier("the name of a field", ()), self.sql_type()))
         if len({name.lower() for name, _ in fields}) < len(fields):
             self._text.fail(f"fields that differ only in case are one: {', '.join(name for name, _ in fields)}", at)
         return struct(*fields)
@@ -636,9 +636,9 @@ class Parser:
 
     def _insert(self, at: int) -> Statement:
         name = self._identifier()
-        columns = self._listed(self._identifier, close=")") if self._word("(") else ()
+        columns = self._comma_separated(self._identifier, close=")") if self._word("(") else ()
         if self._word("VALUES"):
-            values = self._bracketed(lambda: () if self._comes(")") else self._listed(self._expression))
+            values = self._bracketed(lambda: () if self._comes(")") else self._comma_separated(self._expression))
             return Insert(name, None, columns, values, at=at)
         self._options()
         return Insert(name, self._select(), at=at)
@@ -658,7 +658,7 @@ class Parser:
         self._expect("SELECT")
         if self._comes("DISTINCT"):
             self._refuse("DISTINCT")
-        items = self._listed(self._item)
+        items = self._comma_separated(self._item)
         self._expect("FROM")
         source = self._from()
         joins = tuple(iter(self._join, None))
@@ -669,10 +669,10 @@ class Parser:
             for each in ("ROLLUP", "CUBE", "GROUPING"):
                 if self._comes(each, "(") or self._comes(each, "SETS"):
                     self._refuse("ROLLUP", each)
-            group_by = self._listed(self._expression)
+            group_by = self._comma_separated(self._expression)
             if len(group_by) == 1 and group_by[0][0].upper == "(" and closing(group_by[0], 0) == len(group_by[0]) - 1:
                 group_by = tuple(map(tuple, split(group_by[0][1:-1])))
-        partition_by = self._listed(self._expression) if self._word("PARTITION", "BY") else ()
+        partition_by = self._comma_separated(self._expression) if self._word("PARTITION", "BY") else ()
         having = self._expression() if self._word("HAVING") else None
         ranking = self._ranking(items) if self._word("QUALIFY") else None
         emit = self._choice("EMIT takes CHANGES or FINAL", "CHANGES", "FINAL") if self._word("EMIT") else None
@@ -711,9 +711,9 @@ class Parser:
     def over(self) -> tuple[tuple[Words, ...], tuple[tuple[Words, str], ...]]:
         """Return the partition and the order of ``OVER (...)``, of which the whole text is the inner part."""
         self._expect("PARTITION", "BY")
-        partition_by = self._listed(self._expression)
+        partition_by = self._comma_separated(self._expression)
         self._expect("ORDER", "BY")
-        order_by = self._listed(self._ordered)
+        order_by = self._comma_separated(self._ordered)
         self.end("the end of OVER (...)")
         return partition_by, order_by
 
@@ -805,7 +805,7 @@ class Parser:
             if not self._word("PARTITION", "BY"):
                 what = "is no window function, which are TUMBLE, HOP and SESSION; one of your own is"
                 self._text.fail(f"{name} {what} {name}({source} PARTITION BY column)", at)
-            return From(source, name, function=name, partition_by=self._listed(self._expression), at=at)
+            return From(source, name, function=name, partition_by=self._comma_separated(self._expression), at=at)
         if self._comes("PARTITION", "BY"):
             self._text.fail("the rows of a session are those of a group: write GROUP BY", self._token.at)
         self._expect(",")
@@ -822,12 +822,12 @@ class Parser:
 
     def _match(self, name: str, at: int) -> From:
         """Take the clauses of ``MATCH_RECOGNIZE``."""
-        partition_by = self._listed(self._expression) if self._word("PARTITION", "BY") else ()
+        partition_by = self._comma_separated(self._expression) if self._word("PARTITION", "BY") else ()
         self._expect("ORDER", "BY")
         time = self._identifier("the column of the time")
         if not self._word("ASC", "MEASURES") and not self._word("MEASURES"):
             self._unexpected("MEASURES, after the one column of the time in ascending order")
-        measures = self._listed(lambda: self._item("ONE", "ALL", "AFTER", "PATTERN"))
+        measures = self._comma_separated(lambda: self._item("ONE", "ALL", "AFTER", "PATTERN"))
         if self._comes("ALL"):
             self._refuse("ALL")
         self._word("ONE", "ROW", "PER", "MATCH")
@@ -843,7 +843,7 @@ class Parser:
         within_ms = self._interval() if self._word("WITHIN") else None
         if self._comes("SUBSET"):
             self._refuse("SUBSET")
-        define = self._listed(self._definition) if self._word("DEFINE") else ()
+        define = self._comma_separated(self._definition) if self._word("DEFINE") else ()
         match = MatchClause(measures, skip, skip_to, tuple(pattern), within_ms, define, at=pattern_at)
         return From(name, name, time=time, partition_by=partition_by, match=match, at=at)
 

@@ -75,7 +75,7 @@ RULES: dict[str, Rule] = {
     # Kafka keeps records for ever with a retention of -1.
     "RETENTION_MS": _number(-1, 2**63 - 1),
     "CLEANUP_POLICY": (_POLICIES, "must be 'delete', 'compact' or 'compact,delete'"),
-    **dict.fromkeys(("IDLE_TIMEOUT", "WINDOW_SIZE"), (_time, "is no time; write it as '30 SECONDS'")),
+    **dict.fromkeys(("IDLE_TIMEOUT", "WINDOW_SIZE"), (_time, "is not a duration; write it as '30 SECONDS'")),
     **dict.fromkeys(("KEY_DELIMITER", "VALUE_DELIMITER"), (_character, "must be one character, TAB or SPACE")),
     **{f"{part}_PROTOBUF_NULLABLE_REPRESENTATION": _NULLS for part in ("KEY", "VALUE")},
 }

@@ -280,8 +280,8 @@ class MemoryCommitStore(BufferedCommits):
 
     def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         rows = self._rows.get(group, {})
-        wanted = range(first, last + 1)
-        for row in wanted if len(wanted) <= len(rows) else sorted(row for row in rows if row in wanted):
+        numbers = range(first, last + 1)
+        for row in numbers if len(numbers) <= len(rows) else sorted(row for row in rows if row in numbers):
             if row in rows:
                 yield row, rows[row]
 

@@ -153,16 +153,16 @@ class ChunkedTable:
         """Number of rows."""
         return sum(chunk.alive for run in self.runs for chunk in run)
 
-    def find(self, wanted: Sorted) -> Positions:
+    def find(self, sought: Sorted) -> Positions:
         """Return the position of each key, −1 where it is not there."""
-        positions = np.full(len(wanted.hashes), -1)
+        positions = np.full(len(sought.hashes), -1)
         for start, chunk in self.chunks:
-            first = int(np.searchsorted(wanted.hashes, chunk.low))
-            last = int(np.searchsorted(wanted.hashes, chunk.high, side="right"))
+            first = int(np.searchsorted(sought.hashes, chunk.low))
+            last = int(np.searchsorted(sought.hashes, chunk.high, side="right"))
             if first >= last:
                 continue
-            keys = wanted.table.select(self.keys).slice(first, last - first)
-            rows = chunk.content().find(wanted.hashes[first:last], keys)
+            keys = sought.table.select(self.keys).slice(first, last - first)
+            rows = chunk.content().find(sought.hashes[first:last], keys)
             if chunk.dead is not None:
                 rows[(rows >= 0) & chunk.dead[rows]] = -1
             hits = np.flatnonzero(rows >= 0)

@@ -31,11 +31,11 @@ class ExtremeHashes:
         extreme: The kind.
 
     Attributes:
-        asked: Number of hashes of values with text that the user's code has asked for.
+        text_hashes: Number of hashes of values with text that the user's code has asked for.
     """
 
     def __init__(self, extreme: Extreme) -> None:
-        self.asked = 0
+        self.text_hashes = 0
         real = hash
 
         def extreme_hash(value: object, /) -> int:
@@ -43,7 +43,7 @@ class ExtremeHashes:
             # The hash of an empty text is 0 with any seed.
             if not hashed or not has_text(value) or not is_of_user(sys._getframe(1).f_globals):  # noqa: SLF001
                 return hashed
-            self.asked += 1
+            self.text_hashes += 1
             multiple = (_MOST - hashed % _HASHES) * _BUCKETS
             return -multiple if extreme == "low" else multiple - 1
 

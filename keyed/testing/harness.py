@@ -163,8 +163,8 @@ class KeyedTestHarness(DrivenFunction, Shown):
             raise DefinitionError(f"keys={keys!r}: give a list of keys")
         harness = cls(function, restore_from=RestorePoint(changelog, as_of=as_of), **options)
         if keys is not None:
-            wanted = [*keys]
-            harness._groups.keep_only({encode_key(each) for each in wanted})
-            if not any(harness.state_entries(key) or harness.pending_timers(key) for key in wanted):
-                raise DefinitionError(f"keys={wanted!r}: the changelog has no state or timers of them")
+            restored = [*keys]
+            harness._groups.keep_only({encode_key(each) for each in restored})
+            if not any(harness.state_entries(key) or harness.pending_timers(key) for key in restored):
+                raise DefinitionError(f"keys={restored!r}: the changelog has no state or timers of them")
         return harness

@@ -293,7 +293,7 @@ def _serve() -> None:
             function, options, scripts = _unpacked(request)
             memory = memories.setdefault(type(function), ProcessMemory(function))
             outcomes = [_outcomes(memory, Script(function, steps, options), clocks) for steps in scripts]
-            response: Any = [outcomes, hashes.asked]
+            response: Any = [outcomes, hashes.text_hashes]
         except Exception as error:  # noqa: BLE001 - whatever the user's modules and objects raise
             response = f"{type(error).__name__}: {error}"
         _write(answers, json.dumps(response).encode())

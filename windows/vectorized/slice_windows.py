@@ -186,11 +186,11 @@ class SliceWindows(ColumnWindows):
         number = max(1, slices.size // slices.step)
         needed = np.repeat(first, number)
         places = np.tile(np.arange(number) * slices.step, len(first))
-        wanted = {self._slice: windows[needed] + places}
-        columns = [*pick(keys, needed), pa.array(wanted[self._slice])]
+        needed_slices = {self._slice: windows[needed] + places}
+        columns = [*pick(keys, needed), pa.array(needed_slices[self._slice])]
         stored = self._state.lookup(_distinct(pa.table(columns, names=[*self._keys, self._slice])))
         all_keys = [concatenated(pair) for pair in zip(self.keys(stored), columns[:-1], strict=True)]
-        slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), wanted[self._slice]])])
+        slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), needed_slices[self._slice]])])
         at = np.full(slots.count, -1, dtype=np.int64)
         at[slots.ids[: stored.num_rows]] = np.arange(stored.num_rows)
         stored_at = at[slots.ids[stored.num_rows :]]

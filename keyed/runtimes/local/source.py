@@ -285,11 +285,11 @@ class SourceReader:
                 check_column(name, list(columns), stage.name)
         pieces = _Pieces(tables, self.position)
         tracker = self._tracker(pieces.take, raw_rows)
-        wanted = self.first or self.size
-        while (batch := pieces.take(wanted)) is not None:
+        count = self.first or self.size
+        while (batch := pieces.take(count)) is not None:
             self._track(tracker, batch, raw_rows)
             yield [_of_table(stage, batch, self.limit) for stage in self.readers]
-            wanted = self.size
+            count = self.size
 
     def _for_each(self, elements: list[Any]) -> list[SourceRows]:
         """Return elements for each reader, which may change its own copies."""
@@ -382,7 +382,7 @@ def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Posit
 
     Elements are copied at once, because a source may reuse one dictionary for all.
     """
-    wanted, has_more = first or size, True
+    count, has_more = first or size, True
     while has_more:
         batch: list[Any] = []
         try:
@@ -392,7 +392,7 @@ def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Posit
                         continue
                     break
                 batch.append(element_of(element))
-                if len(batch) == wanted:
+                if len(batch) == count:
                     break
             else:
                 has_more = False
@@ -402,7 +402,7 @@ def _cut(elements: Iterator[Any], size: int, first: int | None, position: _Posit
             raise
         if batch or has_more:
             yield batch
-        wanted, first = size, None
+        count, first = size, None
 
 
 def _arrow(data: Any) -> Any:

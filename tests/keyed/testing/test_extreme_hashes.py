@@ -76,7 +76,7 @@ class Text:
 table = {{hash(each): each for each in ("a", "b")}}
 found = [hash("a"), hash(("a", 1)), hash(Text())]
 assert [table[hash(each)] for each in ("a", "b")] == ["a", "b"]
-assert (hash(7), hash(""), hashes.asked) == (number, 0, 7)
+assert (hash(7), hash(""), hashes.text_hashes) == (number, 0, 7)
 print(json.dumps(found))
 """
     for found in of_seed(1, program):

@@ -88,7 +88,7 @@ class Exports:
         self._positions: PositionLog | None = None
         self._logging = Lock()
         self._published = -1
-        self._flushed = False
+        self._is_flushed = False
         # True until the batch with the tick that starts a run is committed.
         self._begins = self._ticks
         # The report that was read last, so that it is not read from Spark again.
@@ -125,7 +125,7 @@ class Exports:
             start: Starts it.
         """
         self._query = self._newest = None
-        self._flushed, self._begins = False, self._ticks
+        self._is_flushed, self._begins = False, self._ticks
         self._started.clear()
         # The checkpoint of a query that only the server reaches has no record of ours; its sinks have Spark's id.
         queries = [*record.queries]
@@ -166,11 +166,11 @@ class Exports:
         finally:
             for changelog in self._changelogs.values():
                 close_positions(changelog)
-        self._flushed = True
+        self._is_flushed = True
 
     def has(self, report: Mapping[str, Any]) -> bool:
         """Return true if the changelogs have the batch of a report, the last one."""
-        return self._flushed or report["batchId"] == self._published or is_quiet(report, self._changelogs)
+        return self._is_flushed or report["batchId"] == self._published or is_quiet(report, self._changelogs)
 
     def committed_report(self, batch: int) -> Mapping[str, Any] | None:
         """Return Spark's report of a batch once it is committed; ``None`` before that."""

@@ -142,9 +142,9 @@ class SparkQuery(Shown):
         self._progress: Progress | None = after.progress if after is not None else None
         self.batches: range = after.batches if after is not None else range(0)
         self._flushing = threading.Lock()
-        self._flushed = False
+        self._is_flushed = False
         #: True after Ctrl-C or SIGTERM: what the query and its JVM raise then is the stop, not a failure.
-        self._left = False
+        self._was_stopped = False
         self._has_lost_jvm = False
         #: The threads that wait for the end, which get the error of a query that fails.
         self._waiting: set[int] = set()
@@ -185,7 +185,7 @@ class SparkQuery(Shown):
 
     @property
     def _has_left(self) -> bool:
-        return self._left and not self.is_active
+        return self._was_stopped and not self.is_active
 
     @property
     def _retried_error(self) -> BaseException | None:
@@ -329,7 +329,7 @@ class SparkQuery(Shown):
 
     def leave(self) -> None:
         """Stop for a signal, within ten seconds, and log the outcome in one line."""
-        self._left = True
+        self._was_stopped = True
         stopping = threading.Thread(target=self._stop_and_log, name="keyed-stopping", daemon=True)
         stopping.start()
         stopping.join(_PATIENCE)
@@ -346,14 +346,14 @@ class SparkQuery(Shown):
         except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
             _log.warning("%s has stopped, and its changelogs lack its last batch: %s", self._job.title, error)
             return
-        lacking = "" if self._flushed else "; the next run exports the batches that its changelogs lack"
+        lacking = "" if self._is_flushed else "; the next run exports the batches that its changelogs lack"
         _log.warning("%s has stopped%s", self._job.title, lacking)
 
     def _flush(self) -> None:
         with self._flushing:
-            if not self._flushed:
+            if not self._is_flushed:
                 self._job.flush()
-                self._flushed = True
+                self._is_flushed = True
                 self._job.end_warnings(self.query.recentProgress, of_input=False)
                 if self._kept is not None:
                     self._kept.finish()
@@ -381,7 +381,7 @@ class SparkQuery(Shown):
     def _lost(self, error: Exception) -> None:
         """Log once that the JVM has ended, unless the program waits for the query, and release its resources."""
         if has_lost_jvm(error, self.query):
-            if not (self._waiting or self._left or self._has_lost_jvm):
+            if not (self._waiting or self._was_stopped or self._has_lost_jvm):
                 _log.error("%s", jvm_ended(self._job.title))
             self._has_lost_jvm = True
             if self._kept is not None:
