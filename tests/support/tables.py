@@ -22,12 +22,29 @@ from tests.support.limits import patient
 
 
 @contextmanager
-def followed(function: Function, folder: Path, **options: Any) -> Iterator[tuple[KeyedTestHarness, StateTables]]:
-    """Yield a harness, whose elements begin with their key, and tables of its changelog, both over a folder."""
-    changelog = keyed.DirectoryChangelog(folder / "log")
+def poll_tables(changelogs: Any, folder: Path | str, **options: Any) -> Iterator[StateTables]:
+    """Yield tables that have followed their changelogs to the end once."""
+    with open_tables(changelogs, folder, **options) as tables:
+        tables.poll()
+        yield tables
+
+
+@contextmanager
+def followed(
+    function: Function, folder: Path, *, opened: dict[str, Any] | None = None, **options: Any
+) -> Iterator[tuple[KeyedTestHarness, StateTables]]:
+    """Yield a harness, whose elements begin with their key, and tables of its changelog, both over a folder.
+
+    Args:
+        function: The function.
+        folder: The folder of the tables, and of the changelog ``log`` if none is given.
+        opened: Options of the tables.
+        options: Options of the harness.
+    """
+    changelog = options.pop("changelog", None) or keyed.DirectoryChangelog(folder / "log")
     with (
-        KeyedTestHarness(function, **{"key": itemgetter(0), "changelog": changelog, **options}) as harness,
-        open_tables(changelog, folder / "tables") as tables,
+        KeyedTestHarness(function, **{"key": itemgetter(0), **options}, changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables", **(opened or {})) as tables,
     ):
         yield harness, tables
 

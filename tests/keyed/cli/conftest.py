@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import keyed
+from tests.support.tables import poll_tables
 
 
 class Count(keyed.KeyedProcessFunction):
@@ -42,8 +43,8 @@ def made(tmp_path_factory) -> Path:
         drain=False,
         record=folder / "record",
     )
-    with keyed.tables.open_tables(log, folder / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, folder / "tables"):
+        pass
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("x")

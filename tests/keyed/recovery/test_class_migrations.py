@@ -22,9 +22,9 @@ from keyed import KeyedProcessFunction, ListState, MapState, ReducingState, Stat
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import CorruptionError, DefinitionError, StateSchemaChanged, UserFunctionError
 from keyed.recovery import read_changelog, verify
-from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from keyed.vectorized import TableState, VectorizedFunction
+from tests.support.tables import poll_tables
 
 
 def of_key(element: Any) -> Any:
@@ -221,8 +221,7 @@ def test_a_job_that_is_killed_while_it_migrates_goes_on_as_one_that_was_never_ch
 def test_tables_and_readers_follow_a_migration_in_place(tmp_path):
     run_job(tmp_path, Counting(), 30, "memory")
     log = DirectoryChangelog(tmp_path / "log")
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         run_job(tmp_path, Averaging(), 60, "memory")
         tables.poll()
         totals: dict[str, float] = defaultdict(float)
@@ -393,8 +392,7 @@ def test_a_table_is_dropped_in_place_and_at_a_restore_and_another_one_declared_l
     assert run(Later(), 21, changelog=log)["live_entries"] == 6
     for place in (tmp_path / "ck", log):
         assert [found.problem for found in verify(place)] == ["", ""]
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         assert sorted(row.value["text"] for row in tables["texts"].scan()) == ["x"] * 3
         assert sorted(row.value["n"] for row in tables["others"].scan()) == [3] * 3
     assert run(Without(), 12, "new", restore_from=keyed.RestorePoint(log, as_of=0))["live_entries"] == 3
@@ -413,8 +411,7 @@ def test_the_id_of_a_dropped_state_is_not_used_again(tmp_path):
 
     run_job(tmp_path, Named(), 60, "memory")
     log = DirectoryChangelog(tmp_path / "log")
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         assert {row.value for row in tables["names"].scan()} == {7}
     assert {change.value for change in read_changelog(log, "last")} == {"x", None}
     assert [found.problem for found in verify(tmp_path / "ck")] == ["", ""]

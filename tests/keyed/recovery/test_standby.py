@@ -17,6 +17,7 @@ from keyed.tables.follower import Lag
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import Stop, broken_off, run_count, stopped_after
+from tests.support.tables import poll_tables
 from tests.support.waiting import until
 
 
@@ -76,8 +77,7 @@ def test_all_groups_of_the_copy_are_at_one_batch(tmp_path, log):
     # One group lacks the last two batches.
     for name in sorted((tmp_path / "log" / "groups" / "00001").iterdir())[-2:]:
         name.unlink()
-    with open_tables(log, tmp_path / "standby") as standby:
-        standby.poll()
+    with poll_tables(log, tmp_path / "standby") as standby:
         assert standby.batch == 3
     point = keyed.RestorePoint(log, standby=tmp_path / "standby")
     result = run_count(range(70), restore_from=point)
@@ -89,8 +89,8 @@ def test_all_groups_of_the_copy_are_at_one_batch(tmp_path, log):
 @pytest.mark.parametrize(("history", "read"), [(60_000, 0), (0, 20)])
 def test_a_past_state_is_taken_from_a_copy_that_still_has_it(tmp_path, log, history, read):
     run_count(range(60), log, parallelism=2)
-    with open_tables(log, tmp_path / "standby", history=history) as standby:
-        standby.poll()
+    with poll_tables(log, tmp_path / "standby", history=history):
+        pass
     point = keyed.RestorePoint(log, as_of=1, standby=tmp_path / "standby")
     result = run_count(range(60), restore_from=point, parallelism=3)
     assert (result.batches, result.metrics["Count"]["records_restored"]) == (4, read)
@@ -103,16 +103,15 @@ def test_a_past_state_is_taken_from_a_copy_that_still_has_it(tmp_path, log, hist
 def test_a_restored_job_is_followed_and_taken_over_at_any_parallelism(tmp_path, log):
     run_count(range(60), log, parallelism=2)
     folder = tmp_path / "standby"
-    with open_tables(log, folder) as standby:
-        standby.poll()
+    with poll_tables(log, folder):
+        pass
     logs = [log]
     for number, parallelism in enumerate((3, 4, 1), 1):
         logs.append(DirectoryChangelog(tmp_path / str(number)))
         run_count(
             range(60 + 20 * number), logs[-1], keyed.RestorePoint(logs[-2], standby=folder), parallelism=parallelism
         )
-        with open_tables(logs[-1], folder) as standby:
-            standby.poll()
+        with poll_tables(logs[-1], folder) as standby:
             assert (standby.rebuilds, standby.batch) == (0, 5 + 2 * number)
     point = keyed.RestorePoint(logs[-1], standby=folder)
     result = run_count(range(130), restore_from=point, parallelism=3)
@@ -122,8 +121,8 @@ def test_a_restored_job_is_followed_and_taken_over_at_any_parallelism(tmp_path, 
 
 def test_a_copy_of_another_changelog_is_not_used(tmp_path, log):
     run_count(range(60), log)
-    with open_tables(log, tmp_path / "standby") as standby:
-        standby.poll()
+    with poll_tables(log, tmp_path / "standby"):
+        pass
     other = DirectoryChangelog(tmp_path / "other")
     run_count(range(20), other)
     for folder in (tmp_path / "standby", tmp_path / "nothing"):
@@ -135,8 +134,7 @@ def test_a_copy_that_was_away_for_too_long_is_built_anew(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
     checkpoint = {"checkpoint": tmp_path / "checkpoint"}
     run_count(range(60), log, **checkpoint)
-    with open_tables(log, tmp_path / "standby") as standby:
-        standby.poll()
+    with poll_tables(log, tmp_path / "standby") as standby:
         run_count(range(200), log, **checkpoint)
         log.compact()
         # Ten counts in the base, and ten changes in the newest commit.
@@ -159,12 +157,10 @@ def test_a_changelog_that_is_not_there_yet(tmp_path, log):
 
 def test_tables_that_are_only_read_cannot_be_taken_over(tmp_path, log):
     run_count(range(60), log)
-    with open_tables(log, tmp_path / "standby") as standby:
-        standby.poll()
-        with keyed.tables.read_tables(tmp_path / "standby") as reading:
-            for ask in (reading.take_over, reading.lag):
-                with pytest.raises(DefinitionError, match="another program writes these tables"):
-                    ask()
+    with poll_tables(log, tmp_path / "standby"), keyed.tables.read_tables(tmp_path / "standby") as reading:
+        for ask in (reading.take_over, reading.lag):
+            with pytest.raises(DefinitionError, match="another program writes these tables"):
+                ask()
 
 
 def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, caplog):

@@ -10,6 +10,7 @@ import keyed
 from keyed.tables import open_tables, read_tables
 from keyed.tables.server import serve
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import poll_tables
 
 
 class Kinds(keyed.KeyedProcessFunction):
@@ -40,8 +41,7 @@ def log_of(folder, keys):
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
-    with open_tables(log_of(folder / "log", ["a", "b"]), folder / "tables") as tables:
-        tables.poll()
+    with poll_tables(log_of(folder / "log", ["a", "b"]), folder / "tables") as tables:
         yield tables
 
 
@@ -122,10 +122,11 @@ def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(t
     for wrong_types in ("value", 5, ["value"]):
         with pytest.raises(keyed.errors.DefinitionError, match="give a dict of types by state"):
             open_tables(log, tmp_path / "tables", types=wrong_types)
-    with open_tables(log, tmp_path / "tables", types={"function.value": str}) as named:
-        named.poll()
-        with pytest.raises(keyed.errors.StateSchemaChanged, match="int became str"):
-            named["value"].get("a")
+    with (
+        poll_tables(log, tmp_path / "tables", types={"function.value": str}) as named,
+        pytest.raises(keyed.errors.StateSchemaChanged, match="int became str"),
+    ):
+        named["value"].get("a")
 
 
 def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
@@ -154,8 +155,7 @@ def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
 
 
 def test_what_sql_cannot_hold_is_said_without_a_traceback(tmp_path):
-    with open_tables(log_of(tmp_path / "log", [2**70]), tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log_of(tmp_path / "log", [2**70]), tmp_path / "tables") as tables:
         assert tables["value"].get(2**70) == 1
         with pytest.raises(keyed.KeyedError, match="column 'key' of state 'value' cannot be int64") as refused:
             tables.sql("select * from value")

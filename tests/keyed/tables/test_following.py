@@ -43,6 +43,7 @@ from keyed.tables.follower import PinnedStore
 from keyed.tables.stored_entries import StoredEntries
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
+from tests.support.tables import followed, poll_tables
 from tests.support.waiting import logged, no_more, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,8 +90,7 @@ def test_groups_that_were_compacted_up_to_different_commits_are_followed(first, 
             for value in "abcdefgh" * 2:
                 harness.process(value)
             compaction.compact_group(log._group(group), compaction.CompactionLimits(0))
-        with open_tables(log, tmp_path / "tables", history=0) as tables:
-            tables.poll()
+        with poll_tables(log, tmp_path / "tables", history=0) as tables:
             assert {entry.key: entry.value for entry in tables["count"].scan()} == dict.fromkeys("abcdefgh", 4)
 
 
@@ -243,7 +243,7 @@ class FailingReader:
             yield found
 
 
-def followed(changelog: Any, folder: Path) -> StateTables:
+def follow_to_the_end(changelog: Any, folder: Path) -> StateTables:
     """Follow until that has ended, or everything is there."""
     tables = open_tables(changelog, folder)
     tables._every = 0.001
@@ -284,8 +284,8 @@ def test_a_follower_whose_changelog_fails_at_any_call_goes_on_or_ends_with_that(
 @pytest.mark.parametrize("call", ["write", "look_up", "range"])
 @pytest.mark.parametrize("kind", ["full", "damaged", "unforeseen"])
 def test_a_follower_whose_store_fails_at_any_call_goes_on_or_ends_with_that(log, tmp_path, monkeypatch, call, kind):
-    with open_tables(log, tmp_path / "half") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "half"):
+        pass
     run(log, rows=12)
     error: Exception = RuntimeError("unforeseen")
     if kind != "unforeseen":
@@ -304,7 +304,7 @@ def test_a_follower_whose_store_fails_at_any_call_goes_on_or_ends_with_that(log,
         folder = tmp_path / f"tables-{number}"
         shutil.copytree(tmp_path / "half", folder)
         failing.number = number
-        with followed(log, folder) as tables:
+        with follow_to_the_end(log, folder) as tables:
             calls = failing.calls
             if kind == "unforeseen" and failing.calls >= number:
                 assert tables.status is Status.FAILED
@@ -347,10 +347,7 @@ class Padded(keyed.KeyedProcessFunction):
 def test_after_a_full_disk_a_follower_goes_on_once_there_is_room(tmp_path, small_disk, caplog):
     caplog.set_level(logging.WARNING, "keyed.base.background")
     changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    with (
-        KeyedTestHarness(Padded(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, small_disk / "tables") as tables,
-    ):
+    with followed(Padded(), small_disk, changelog=changelog) as (harness, tables):
         harness.process(("a", b"1"))
         tables.start(every=0.01)
         held, subscription = tables.snapshot(), tables["count"].subscribe()
@@ -385,24 +382,23 @@ def test_after_a_full_disk_a_follower_goes_on_once_there_is_room(tmp_path, small
 
 def test_tables_that_are_closed_on_a_full_disk_can_be_opened_later(tmp_path, small_disk):
     changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    with KeyedTestHarness(Padded(), key=lambda value: value[0], changelog=changelog) as harness:
+    with followed(Padded(), small_disk, changelog=changelog) as (harness, tables):
         harness.process(("a", b"1"))
-        with open_tables(changelog, small_disk / "tables") as tables:
-            tables.start(every=0.01)
-            fill(small_disk)
-            for number in b"23456":
-                harness.process(("a", bytes([number])))
-            until(lambda: tables.trouble)
-        assert tables.status is Status.CLOSED
-        (small_disk / "filler").unlink()
-        with open_tables(changelog, small_disk / "tables") as tables:
-            assert tables.start()["count"].get("a") == b"6" * 200_000
+        tables.start(every=0.01)
+        fill(small_disk)
+        for number in b"23456":
+            harness.process(("a", bytes([number])))
+        until(lambda: tables.trouble)
+    assert tables.status is Status.CLOSED
+    (small_disk / "filler").unlink()
+    with poll_tables(changelog, small_disk / "tables") as tables:
+        assert tables["count"].get("a") == b"6" * 200_000
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "replaced"])
 def test_a_folder_that_is_deleted_under_its_follower_is_noticed(log, tmp_path, again):
-    with open_tables(log, tmp_path / "others") as others:
-        others.poll()
+    with poll_tables(log, tmp_path / "others"):
+        pass
     with open_tables(log, tmp_path / "tables") as tables:
         tables.start(every=0.01)
         shutil.rmtree(tmp_path / "tables")
@@ -440,8 +436,8 @@ def test_a_changelog_that_is_deleted_under_its_follower_is_gone(log, tmp_path, l
 
 
 def test_what_a_killed_follower_left_is_removed_by_the_next_one(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables"):
+        pass
     left = tmp_path / "tables" / "Count" / f"{follower._JOINED}abc"
     shutil.copytree(tmp_path / "tables" / "Count", left)
     with open_tables(log, tmp_path / "tables") as tables:
@@ -450,8 +446,8 @@ def test_what_a_killed_follower_left_is_removed_by_the_next_one(log, tmp_path):
 
 
 def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables"):
+        pass
     with read_tables(tmp_path / "tables") as reading:
         reading.start(every=0.01)
         assert contents(reading) == EXPECTED
@@ -504,43 +500,40 @@ def test_start_raises_what_the_first_look_fails_with_and_leaves_nothing_open(log
 
 
 def test_a_store_may_be_held_and_given_back_while_it_is_refreshed(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
-        with read_tables(tmp_path / "tables") as reading:
-            pinned = reading._operators["Count"].source.pinned
-            store, over = pinned.store, threading.Event()
+    with poll_tables(log, tmp_path / "tables"), read_tables(tmp_path / "tables") as reading:
+        pinned = reading._operators["Count"].source.pinned
+        store, over = pinned.store, threading.Event()
 
-            def take() -> None:
-                number = 0
-                while not over.is_set():
-                    number += 1
-                    pinned.pin(store, 1 + number % 6)
-                    pinned.pin(store, 1 + (number + 3) % 6)
-                    pinned.unpin(store, 1 + number % 6)
-                    pinned.unpin(store, 1 + (number + 3) % 6)
+        def take() -> None:
+            number = 0
+            while not over.is_set():
+                number += 1
+                pinned.pin(store, 1 + number % 6)
+                pinned.pin(store, 1 + (number + 3) % 6)
+                pinned.unpin(store, 1 + number % 6)
+                pinned.unpin(store, 1 + (number + 3) % 6)
 
-            pinned.pin(store, 1)
-            threads = [threading.Thread(target=take) for _ in range(2)]
-            interval = sys.getswitchinterval()
-            sys.setswitchinterval(1e-6)
-            try:
-                for thread in threads:
-                    thread.start()
-                for _ in range(2_000):
-                    pinned.refresh()
-                    pinned.retain_from(1)
-            finally:
-                over.set()
-                for thread in threads:
-                    thread.join()
-                sys.setswitchinterval(interval)
-            pinned.unpin(store, 1)
-            assert pinned.refresh()
+        pinned.pin(store, 1)
+        threads = [threading.Thread(target=take) for _ in range(2)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in range(2_000):
+                pinned.refresh()
+                pinned.retain_from(1)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+            sys.setswitchinterval(interval)
+        pinned.unpin(store, 1)
+        assert pinned.refresh()
 
 
 def test_a_commit_that_is_about_to_be_removed_cannot_be_taken(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         pinned = tables._operators["Count"].source.pinned
         pinned.pin(pinned.store, 2)
         assert pinned.retain_from(4) == 2
@@ -554,8 +547,7 @@ def test_a_commit_that_is_about_to_be_removed_cannot_be_taken(log, tmp_path):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "removed all the same"])
 def test_a_history_that_is_read_while_commits_are_removed_is_no_damage(log, tmp_path, monkeypatch, kept):
     """A commit that the follower removed between two reads was taken for damage, and the tables were rebuilt."""
-    with open_tables(log, tmp_path / "tables", history=1) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", history=1) as tables:
         operator = tables._operators["Count"]
         history, oldest = StoredEntries.history, operator.extent.oldest
 
@@ -583,8 +575,7 @@ def test_a_history_that_is_read_while_commits_are_removed_is_no_damage(log, tmp_
 def test_changes_of_batches_are_kept_up_to_a_size(log, tmp_path):
     from keyed.tables.operator_view import ChangedEntries, RecentChanges
 
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         store = tables._operators["Count"].source.pinned.store
     kept = RecentChanges(1_000)
     lists = [ChangedEntries() for _ in range(9)]
@@ -723,8 +714,8 @@ def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_o
 
 
 def test_tables_that_are_dropped_leave_no_folder(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables"):
+        pass
     reading = read_tables(tmp_path / "tables")
     store = reading._operators["Count"].source.pinned.store
     assert isinstance(store, VersionReader)
@@ -745,8 +736,8 @@ print(tables["count"].get(0))
 
 @pytest.mark.slow
 def test_a_program_that_does_not_close_tables_leaves_no_folder(log, tmp_path):
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables"):
+        pass
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", READING, str(tmp_path / "tables")],

@@ -19,6 +19,7 @@ import pytest
 
 import keyed
 from keyed.tables import StateTables, open_tables, read_tables
+from tests.support.tables import poll_tables
 from tests.support.waiting import until
 
 KILLS = int(os.environ.get("KEYED_KILLS", "20"))
@@ -137,6 +138,5 @@ def test_whoever_is_killed_tables_are_whole_and_readers_go_forward(tmp_path):
         for process in running.values():
             process.kill()
             process.join()
-    with open_tables(log_of(tmp_path), tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log_of(tmp_path), tmp_path / "tables") as tables:
         assert assert_whole(tables, max(value.value for value in seen)) > 0

@@ -23,7 +23,6 @@ from keyed import windows as w
 from keyed.base.background import Status
 from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
 from keyed.tables import open_tables, replication
-from keyed.testing import KeyedTestHarness
 from keyed.testing.sink_conformance import CopyConformance
 from keyed.topics import Avro, Json, UpsertTopic
 from tests.keyed.changelog.kafka import topics
@@ -41,12 +40,12 @@ from tests.keyed.tables.copies import (
     topic_of,
 )
 from tests.support.schema_registry import schema_registry
+from tests.support.tables import followed, poll_tables
 from tests.support.waiting import no_more, until
 
 
 def last_batch(job: Job) -> int:
-    with open_tables(job.log, job.folder / f"look-{job.lives}-{job.rows}") as tables:
-        tables.poll()
+    with poll_tables(job.log, job.folder / f"look-{job.lives}-{job.rows}") as tables:
         return tables.batch
 
 
@@ -155,8 +154,7 @@ def test_a_copy_that_is_behind_the_history_gets_the_rows_that_differ(kafka, tmp_
         caught_up(copy, tables, last_batch(job))
     job.run(9)
     # The folder is new, and the history begins at the end.
-    with open_tables(job.log, tmp_path / "new", history=0) as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "new", history=0) as tables:
         job.run(3)
         tables.start(every=0.05)
         tables.wait_for(last_batch(job), 300)
@@ -280,12 +278,8 @@ class Parts(keyed.KeyedProcessFunction):
 @pytest.mark.parametrize("table", ["seen", "total"])
 def test_keys_without_names_are_known_from_rows_also_when_the_last_one_goes(kafka, tmp_path, monkeypatch, table):
     monkeypatch.setattr(replication, "_ROWS", 2)
-    log = keyed.DirectoryChangelog(tmp_path / "log")
     topic = new_topic(kafka)
-    with (
-        KeyedTestHarness(Parts(), key=lambda value: value[:2], changelog=log, parallelism=2) as harness,
-        open_tables(log, tmp_path / "tables") as tables,
-    ):
+    with followed(Parts(), tmp_path, key=lambda value: value[:2], parallelism=2) as (harness, tables):
         harness.process(("x", 0, None))
         tables.start(every=0.05)
         tables.wait_for(0, 300)
@@ -508,12 +502,7 @@ def test_it_ends_once_and_leaves_nothing(kafka, tmp_path):
 def test_a_batch_without_changes_moves_the_stored_position(kafka, tmp_path):
     """Otherwise a table that seldom changes would fall behind the history."""
     topic = new_topic(kafka)
-    with (
-        KeyedTestHarness(
-            EveryKind(), key="k", changelog=keyed.DirectoryChangelog(tmp_path / "h"), parallelism=2
-        ) as harness,
-        open_tables(keyed.DirectoryChangelog(tmp_path / "h"), tmp_path / "t") as tables,
-    ):
+    with followed(EveryKind(), tmp_path, key="k", parallelism=2) as (harness, tables):
         harness.process(rows_of(1)[0])
         tables.start(every=0.05)
         with tables["number"].replicate(topic) as copy:
@@ -596,8 +585,7 @@ def test_a_share_of_the_key_groups_is_refused(tmp_path):
     """It would remove the rows of the other shares."""
     job = Job("states", tmp_path)
     job.run(3)
-    with open_tables(job.log, tmp_path / "share", groups=[0]) as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "share", groups=[0]) as tables:
         for found in (tables, tables.share):
             with pytest.raises(GroupUnavailable, match="a replication of 'number' needs all key groups"):
                 found["number"].replicate(UpsertTopic("t", bootstrap="127.0.0.1:1"))

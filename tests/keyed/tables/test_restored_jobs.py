@@ -22,6 +22,7 @@ from keyed.stores.version_store import VersionStore
 from keyed.tables import Change, StateTables, follower, open_tables
 from tests.keyed.changelog.kafka import topics
 from tests.support.s3 import s3_server
+from tests.support.tables import poll_tables
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
 
@@ -196,8 +197,7 @@ def job(tmp_path):
 
 
 def test_a_batch_names_what_the_job_made_of_it_last(tmp_path, job):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         before = [tables["count"].get(1, as_of=batch) for batch in range(6)]
     job.begin(3, 3)
     job.run(5)
@@ -213,15 +213,13 @@ def test_a_batch_names_what_the_job_made_of_it_last(tmp_path, job):
 
 
 def test_a_follower_that_missed_batches_says_so(tmp_path, job, caplog):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         reader = Reader()
         reader.read(tables)
     job.run(10)
     job.begin(None, 2)
     job.run(10)
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         assert tables.rebuilds == 1
         assert "are rebuilt: it followed the changelog" in caplog.text
         # What was there can still be asked for.
@@ -231,8 +229,7 @@ def test_a_follower_that_missed_batches_says_so(tmp_path, job, caplog):
 
 
 def test_another_jobs_changelog_is_refused_and_nothing_of_it_is_shown(tmp_path, job):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         before, followed = contents(tables), tables.positions["Count"].log_id
     (tmp_path / "other").mkdir()
     other = Job(tmp_path / "other")
@@ -254,25 +251,23 @@ def test_another_jobs_changelog_is_refused_and_nothing_of_it_is_shown(tmp_path, 
 
 
 def test_jobs_that_were_restored_one_from_another_are_followed_though_one_was_missed(tmp_path, job):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables"):
+        pass
     for _ in range(3):
         job.begin(None, 2)
         job.run(10)
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         assert (contents(tables), tables.rebuilds) == (folded(job.log), 1)
 
 
 def test_an_abandoned_job_gives_way_to_another_restore_of_the_same_one(tmp_path, job):
     first = job.log
-    with open_tables(first, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(first, tmp_path / "tables"):
+        pass
     for life in (2, 3):
         job.point, job.lives = keyed.RestorePoint(first), life
         job.run(10)
-        with open_tables(job.log, tmp_path / "tables") as tables:
-            tables.poll()
+        with poll_tables(job.log, tmp_path / "tables") as tables:
             assert contents(tables) == folded(job.log)
 
 
@@ -288,11 +283,10 @@ def damaged_files(folder: Path, pattern: str) -> int:
 
 @pytest.mark.parametrize("pattern", ["MANIFEST-*", "CURRENT"])
 def test_tables_that_are_damaged_when_they_are_opened_are_built_anew(tmp_path, job, caplog, pattern):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables"):
+        pass
     assert damaged_files(tmp_path, pattern)
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         assert contents(tables) == folded(job.log)
         assert (tables.rebuilds, "are rebuilt" in caplog.text) == (1, True)
 
@@ -310,8 +304,7 @@ class Padded(keyed.KeyedProcessFunction):
 def test_damage_that_a_reader_finds_is_mended_by_the_follower(tmp_path, caplog):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     keyed.stream(range(1_000)).key_by(lambda value: value).process(Padded(), name="Count", changelog=log).run()
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         whole = {entry.key: entry.value for entry in tables["value"]}
     assert damaged_files(tmp_path, "*.sst")
     with open_tables(log, tmp_path / "tables") as tables, keyed.tables.read_tables(tmp_path / "tables") as reading:
@@ -330,8 +323,7 @@ def test_damage_that_a_reader_finds_is_mended_by_the_follower(tmp_path, caplog):
 
 
 def test_readers_do_not_go_back_while_a_store_is_built_anew(tmp_path, job, monkeypatch):
-    with open_tables(job.log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(job.log, tmp_path / "tables") as tables:
         reading = keyed.tables.read_tables(tmp_path / "tables")
         seen = []
         apply = VersionStore.apply

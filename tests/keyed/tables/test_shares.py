@@ -14,6 +14,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError, GroupUnavailable, KeyTypeError
 from keyed.tables import StateTables, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import poll_tables
 
 GROUPS = 8
 SHARES = (range(3), range(3, 6), range(6, 8))
@@ -185,8 +186,7 @@ def test_wrong_shares_are_refused_before_anything_is_written(tmp_path, followed)
 def test_a_folder_keeps_its_share(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     run(log, 20)
-    with open_tables(log, tmp_path / "tables", groups=[2, 0, 2]) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", groups=[2, 0, 2]) as tables:
         assert tables["count"].groups == (0, 2)
     for groups in (None, [0], range(8)):
         with pytest.raises(DefinitionError, match="have key groups 0, 2 of operator 'Count', and not"):
@@ -202,8 +202,8 @@ def test_a_folder_keeps_its_share(tmp_path):
         assert all(tables["count"].get(key) == reader["count"].get(key) == 2 for key in mine)
         with pytest.raises(GroupUnavailable, match="They have key groups 0, 2 of 8"):
             reader.sql("select * from count")
-    with open_tables(log, tmp_path / "whole") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "whole"):
+        pass
     with pytest.raises(DefinitionError, match="have all key groups"):
         open_tables(log, tmp_path / "whole", groups=range(8))
 
@@ -216,8 +216,8 @@ def test_another_number_of_key_groups_ends_following_a_share(tmp_path):
     stream.process(Count(), changelog=other, parallelism=4, restore_from=keyed.RestorePoint(log)).run(
         checkpoint=tmp_path / "checkpoint", drain=False
     )
-    with open_tables(log, tmp_path / "tables", groups=[0, 1]) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", groups=[0, 1]):
+        pass
     with (
         open_tables(other, tmp_path / "tables", groups=[0, 1]) as tables,
         pytest.raises(DefinitionError, match=r"have key groups 0-1 of 8, and .* has now 4 key groups"),
@@ -238,8 +238,7 @@ def test_a_standby_with_a_share_restores_whole_state(tmp_path):
         # The other groups are read from the changelog.
         read = result.metrics["Count"]["records_restored"]
         assert read > 0 if parallelism == 3 else 0 < read < 60 * 4
-        with open_tables(new, tmp_path / f"tables-{parallelism}") as tables:
-            tables.poll()
+        with poll_tables(new, tmp_path / f"tables-{parallelism}") as tables:
             assert {entry.key: entry.value for entry in tables["count"]} == dict.fromkeys(range(20), 4)
 
 
@@ -267,8 +266,7 @@ def test_every_share_has_the_broadcast_state_also_in_the_past(tmp_path):
             harness.process_broadcast_element(number)
             harness.process(number)
     for group in range(4):
-        with open_tables(log, tmp_path / f"tables-{group}", groups=[group]) as tables:
-            tables.poll()
+        with poll_tables(log, tmp_path / f"tables-{group}", groups=[group]) as tables:
             rules = tables["rules"]
             newest = tables.batch
             assert [rules.get(None, "rule", as_of=batch) for batch in range(newest + 1)] == sorted(
@@ -284,6 +282,5 @@ def test_reading_a_group_that_is_not_followed_does_not_touch_its_folder(tmp_path
     run(log, 20)
     for name in (tmp_path / "log" / "groups" / "00007").iterdir():
         name.write_bytes(b"damaged")
-    with open_tables(log, tmp_path / "tables", groups=range(7)) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", groups=range(7)) as tables:
         assert len(tables.share["count"]) == sum(1 for key in range(20) if group_of(key_hash(key), GROUPS) < 7)

@@ -23,9 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed.tables import open_tables, read_tables, sql
+from keyed.tables import read_tables, sql
 from keyed.tables.predicates import bounds_of
-from keyed.testing import KeyedTestHarness
 from tests.support.tables import followed
 
 
@@ -253,11 +252,8 @@ def test_bounds_let_through_whatever_the_filter_does(tree):
 def test_a_scan_ends_with_its_query_though_arrow_reads_ahead(tmp_path, monkeypatch):
     """Arrow's threads went on reading after the query, and met the closing of the folder."""
     monkeypatch.setattr("keyed.tables.state_dataset._ROWS", 100)
-    log = keyed.DirectoryChangelog(tmp_path / "log")
-    with KeyedTestHarness(Many(), key=lambda value: value[0], parallelism=1, changelog=log) as harness:
+    with followed(Many(), tmp_path) as (harness, tables):
         harness.process(("a", 20_000))
-        harness.advance_processing_time(1)
-    with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
         assert tables.sql("select entry from many limit 2").num_rows == 2
         dataset = tables["many"].dataset()
@@ -341,15 +337,12 @@ def test_a_forked_process_opens_its_own_database(tables):
 
 
 def test_closed_tables_are_kept_by_no_connection(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with KeyedTestHarness(Readings(), key=lambda value: value[0], changelog=changelog) as harness:
+    with followed(Readings(), tmp_path) as (harness, tables):
         harness.process(("a", 1))
-    tables = open_tables(changelog, tmp_path / "tables")
-    tables.poll()
-    for _ in range(2):
-        assert tables.sql("select count(*) as n from count").to_pylist() == [{"n": 2}]
-    kept = weakref.ref(tables._operators["function"].source)
-    tables.close()
+        tables.poll()
+        for _ in range(2):
+            assert tables.sql("select count(*) as n from count").to_pylist() == [{"n": 2}]
+        kept = weakref.ref(tables._operators["function"].source)
     del tables
     gc.collect()
     assert kept() is None

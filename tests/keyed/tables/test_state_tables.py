@@ -26,7 +26,7 @@ from keyed.tables import StateTables, open_tables, read_tables
 from keyed.tables.operator_view import Position
 from keyed.testing import KeyedTestHarness
 from keyed.testing.changelog_conformance import SampleGroup
-from tests.support.tables import followed
+from tests.support.tables import followed, poll_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -172,13 +172,13 @@ def _timer_order(timer: Timer) -> Any:
 @pytest.fixture
 def job(tmp_path) -> Iterator[Any]:
     """A harness with a changelog, and the tables over it."""
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    harness = KeyedTestHarness(Everything(), key=lambda value: value[0], parallelism=2, changelog=changelog)
-    harness.process(("a", "sell", 1))
-    harness.process(("b", "sell", 2))
-    with harness, open_tables(changelog, tmp_path / "tables", types=Everything()) as tables:
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    opened = {"types": Everything()}
+    with followed(Everything(), tmp_path, opened=opened, parallelism=2, changelog=log) as (harness, tables):
+        harness.process(("a", "sell", 1))
+        harness.process(("b", "sell", 2))
         tables.poll()
-        yield harness, tables, changelog
+        yield harness, tables, log
 
 
 def test_each_kind_of_state_is_given_as_the_function_sees_it(job):
@@ -235,11 +235,7 @@ def test_an_answer_names_the_state_that_it_was_taken_from(job):
 
 
 def test_batches_that_are_followed_together_are_each_there_and_so_is_what_comes_before_damage(tmp_path, monkeypatch):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    with (
-        KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Everything(), tmp_path) as (harness, tables):
         harness.process(("a", "sell", 1))
         tables.poll()
         token = tables["total"].subscribe(after="now")
@@ -293,11 +289,7 @@ def test_entries_expire_by_the_clock_of_the_batch_that_is_asked(job):
 
 
 def test_a_snapshot_stays_as_it_is_while_the_follower_goes_on(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables", history=0) as tables,
-    ):
+    with followed(Everything(), tmp_path, opened={"history": 0}) as (harness, tables):
         harness.process(("a", "sell", 1))
         tables.poll()
         snapshot = tables.snapshot()
@@ -380,8 +372,7 @@ def test_a_follower_that_was_away_for_too_long_is_built_anew_and_says_so(tmp_pat
     changelog = keyed.DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
     with KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness:
         harness.process(("a", "sell", 1))
-        with open_tables(changelog, tmp_path / "tables") as tables:
-            tables.poll()
+        with poll_tables(changelog, tmp_path / "tables") as tables:
             reader = read_tables(tmp_path / "tables")
             held = tables.snapshot()
             for number in range(5):
@@ -420,22 +411,18 @@ def test_folders_that_hold_no_tables_are_refused(tmp_path):
 
 
 def test_what_is_closed_says_so(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness:
-        harness.process(("a", "sell", 1))
-        harness.process(("b", "sell", 1))
-        harness.process(("c", "sell", 1))
-    tables = open_tables(changelog, tmp_path / "tables")
-    tables.poll()
-    with tables.snapshot() as snapshot:
-        held = snapshot["total"]
-    with pytest.raises(keyed.errors.StateAccessError, match="the snapshot of batch 2 is closed"):
-        held.get("a")
-    live = tables["total"]
-    scanned = live.scan()
-    next(scanned)
-    tables.close()
-    tables.close()
+    with followed(Everything(), tmp_path) as (harness, tables):
+        for key in "abc":
+            harness.process((key, "sell", 1))
+        tables.poll()
+        with tables.snapshot() as snapshot:
+            held = snapshot["total"]
+        with pytest.raises(keyed.errors.StateAccessError, match="the snapshot of batch 2 is closed"):
+            held.get("a")
+        live = tables["total"]
+        scanned = live.scan()
+        next(scanned)
+        tables.close()
     with pytest.raises(keyed.errors.StateAccessError, match="the tables are closed"):
         list(scanned)
     with pytest.raises(keyed.errors.StateAccessError, match="the tables are closed"):

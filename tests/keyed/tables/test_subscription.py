@@ -114,10 +114,7 @@ def test_a_reader_that_goes_on_from_its_token_misses_nothing_and_sees_nothing_tw
 @pytest.fixture
 def job(tmp_path):
     changelog = keyed.DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
-    with (
-        KeyedTestHarness(Counts(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables", history=2_000) as tables,
-    ):
+    with followed(Counts(), tmp_path, opened={"history": 2_000}, changelog=changelog) as (harness, tables):
         harness.process(("a", "x", 1))
         tables.poll()
         yield harness, tables, changelog

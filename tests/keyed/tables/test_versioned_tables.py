@@ -9,8 +9,7 @@ import pytest
 
 import keyed
 from keyed.job.state import VersionedRecord
-from keyed.tables import open_tables
-from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 
 
 @attrs.frozen
@@ -32,11 +31,7 @@ class Prices(keyed.KeyedProcessFunction):
 
 @pytest.fixture
 def harness_and_tables(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Prices(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables", types=Prices()) as tables,
-    ):
+    with followed(Prices(), tmp_path, opened={"types": Prices()}, parallelism=2) as (harness, tables):
         with harness.batch():
             for row in (("tea", 100, 10), ("tea", 120, 30), ("tea", None, 40), ("tea", 90, 20), ("rum", 900, 5)):
                 harness.process(row)
@@ -118,10 +113,7 @@ def test_null_in_a_map_of_classes_is_read_as_null(tmp_path):
             self.prices.put(value, None)  # type: ignore[arg-type]
 
     changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Known(), key=lambda value: value, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Known(), tmp_path, key=lambda value: value, changelog=changelog) as (harness, tables):
         harness.process("tea")
         tables.poll()
         assert tables["prices"].get("tea") == {"tea": None}

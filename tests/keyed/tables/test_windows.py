@@ -15,9 +15,9 @@ from keyed import windows as w
 from keyed.base.durations import instant_ms
 from keyed.cli.main import main
 from keyed.extending import inner_state
-from keyed.tables import open_tables
 from keyed.tables.json_values import windows_of
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed, poll_tables
 from tests.support.window_operators import window_rows
 
 ROWS = [{"k": key, "t": time, "n": 1} for time in range(0, 100, 5) for key in ("a", "b")]
@@ -66,8 +66,7 @@ def tables(request, tmp_path):
     else:
         output = stream.process(InNamespaces() if request.param == "namespaces" else InMap(), changelog=log)
     output.run(drain=False)
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         yield tables
 
 
@@ -119,8 +118,7 @@ def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
 
     log = keyed.DirectoryChangelog(tmp_path / "plain")
     keyed.stream([1]).key_by(lambda value: "a").process(Plain(), changelog=log).run()
-    with open_tables(log, tmp_path / "plain-tables") as plain:
-        plain.poll()
+    with poll_tables(log, tmp_path / "plain-tables") as plain:
         with pytest.raises(keyed.errors.DefinitionError, match="which is not a window"):
             list(plain["last"].scan(windows=(0, 1)))
         wrong: Any
@@ -155,15 +153,11 @@ def add(harness, *rows):
 @pytest.fixture
 def row_windows(tmp_path):
     """Windows by row, and what is written to them: gives a function that adds rows in a batch, and the tables."""
-    with KeyedTestHarness(
-        window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate={"n": w.Count(), "most": w.Max("n")}),
-        key=lambda row: row["k"],
-        changelog=keyed.DirectoryChangelog(tmp_path / "log"),
-    ) as harness:
+    counts = window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate={"n": w.Count(), "most": w.Max("n")})
+    with followed(counts, tmp_path, key="k") as (harness, tables):
         add(harness, *({"k": key, "t": time, "n": time} for key in "ab" for time in (1, 12, 15)))
-        with open_tables(keyed.DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables:
-            tables.poll()
-            yield harness, tables
+        tables.poll()
+        yield harness, tables
 
 
 def time(milliseconds):
@@ -275,24 +269,22 @@ def test_results_of_a_class_of_ones_own_come_with_the_operator(tmp_path, assigne
     output = stream.window(assigner).aggregate({"longest": Longest(), "n": w.Count()}, name="lengths", changelog=log)
     output.run(drain=False)
     hops = isinstance(assigner, w.HoppingEventTimeWindows)
-    with open_tables(log, tmp_path / "tables", types=output.operators["lengths"]) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", types=output.operators["lengths"]) as tables:
         assert tables["lengths"].get("abc", 0) == {"longest": 3, "n": 3 if hops else 2}
-    with open_tables(log, tmp_path / "tables", types={"lengths": {"longest": Longest()}}) as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables", types={"lengths": {"longest": Longest()}}) as tables:
         assert tables["lengths"].get("abc", 0)["longest"] == 3
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         # What is stored runs no code: without the class there is the stored result, and slices are not merged.
         if not hops:
             assert tables["lengths"].get("abc", 0) == {"longest": 3, "n": 2}
             return
         with pytest.raises(keyed.errors.DefinitionError, match="give the tables the operator"):
             tables["lengths"].get("abc", 0)
-    with open_tables(log, tmp_path / "tables", types={"lengths": {"n": w.Count(), "other": w.Count()}}) as tables:
-        tables.poll()
-        with pytest.raises(keyed.errors.DefinitionError, match="no aggregate 'other'; the columns are: longest, n"):
-            tables["lengths"].get("abc", 0)
+    with (
+        poll_tables(log, tmp_path / "tables", types={"lengths": {"n": w.Count(), "other": w.Count()}}) as tables,
+        pytest.raises(keyed.errors.DefinitionError, match="no aggregate 'other'; the columns are: longest, n"),
+    ):
+        tables["lengths"].get("abc", 0)
 
 
 def span(ends):
@@ -326,8 +318,7 @@ def test_another_process_reads_the_result_of_an_aggregate_of_ones_own(tmp_path, 
     if isinstance(assigner, w.GlobalWindows):
         windows = windows.trigger(w.CountTrigger.of(5))
     windows.aggregate({"span": SPAN}, name="spans", changelog=log).run(drain=False, rows_per_batch=2)
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         right = {"least": 30, "most": 107}
         assert [entry.value["span"] for entry in tables["spans"].scan(key="a")][-1] == right
         assert tables.sql("select span.most as most from spans").to_pylist()[-1] == {"most": 107}
@@ -361,8 +352,7 @@ def test_the_result_of_ones_own_aggregate_is_computed_once_a_batch_and_may_be_of
     assert [each.length for each in found] == [39, 39]
     # Two keys in four batches, and their windows.
     assert len(calls) <= 2 * 4 + 2
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         # What no state can hold is null for other processes.
         unknown = {"result": None}
         assert {entry.key: entry.value for entry in tables["longest"].scan(as_of=1)} == {"a": unknown, "b": unknown}
@@ -431,25 +421,24 @@ class Named(keyed.KeyedProcessFunction):
 
 
 def test_names_of_namespaces_are_pairs(tmp_path):
-    log = keyed.DirectoryChangelog(tmp_path / "log")
-    with KeyedTestHarness(Named(), key=lambda row: row["k"], changelog=log) as harness:
-        add(harness, {"k": "a", "t": 0, "kept": {"x": 2, "y": 4}, "names": {1: ["b", "x"]}})
-        with open_tables(log, tmp_path / "tables") as tables:
+    with followed(Named(), tmp_path, key="k") as (harness, tables):
+
+        def write(values, names):
+            add(harness, {"k": "a", "t": 0, "kept": values, "names": names})
             tables.poll()
-            table = tables["kept"]
-            assert [(entry.namespace, entry.value) for entry in table] == [("b", 2), ("y", 4)]
-            assert table.get("a", namespace="b") == 2
-            assert table.get("a", namespace="x") is None
-            changes = table.subscribe(after="now")
-            add(harness, {"k": "a", "t": 0, "kept": {}, "names": {1: ["c", "x"], 2: ["a", "y"]}})
-            tables.poll()
-            assert [(change.namespace, change.removed) for change in changes.take(0)] == [
-                ("a", False), ("b", True), ("c", False), ("y", True)
-            ]  # fmt: skip
-            add(harness, {"k": "a", "t": 0, "kept": {}, "names": {1: 1}})
-            tables.poll()
-            with pytest.raises(keyed.errors.EncodingError, match="1 is not a pair of a name and a namespace"):
-                list(table)
+
+        write({"x": 2, "y": 4}, {1: ["b", "x"]})
+        table = tables["kept"]
+        assert [(entry.namespace, entry.value) for entry in table] == [("b", 2), ("y", 4)]
+        assert table.get("a", namespace="b") == 2
+        assert table.get("a", namespace="x") is None
+        changes = table.subscribe(after="now")
+        write({}, {1: ["c", "x"], 2: ["a", "y"]})
+        seen = [(change.namespace, change.removed) for change in changes.take(0)]
+        assert seen == [("a", False), ("b", True), ("c", False), ("y", True)]
+        write({}, {1: 1})
+        with pytest.raises(keyed.errors.EncodingError, match="1 is not a pair of a name and a namespace"):
+            list(table)
 
 
 def test_namespaces_are_named_by_a_map_state_that_there_is():

@@ -22,6 +22,7 @@ from tests.keyed.changelog.kafka.topics import new_topic
 from tests.keyed.recovery.test_restore import run_count
 from tests.support.simulator.faults import Faults
 from tests.support.simulator.kafka_stand_in import StandInBroker
+from tests.support.tables import poll_tables
 
 
 @pytest.fixture
@@ -92,8 +93,7 @@ def test_a_topic_that_was_made_anew_is_found_out(stand_in, tmp_path, rows):
     """Also where it has as many records."""
     log = KafkaChangelog("counts", bootstrap="stand-in")
     run_count(range(60), log, parallelism=2)
-    with open_tables(log, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(log, tmp_path / "tables") as tables:
         stand_in.topics.clear()
         with pytest.raises(ChangelogError):
             tables.poll()

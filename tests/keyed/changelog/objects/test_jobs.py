@@ -11,10 +11,10 @@ from keyed.changelog.objects import bucket
 from keyed.cli.main import main
 from keyed.errors import DefinitionError
 from keyed.recovery import flush, read_changelog, verify
-from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 from tests.keyed.recovery.test_restore import Count, run_count
 from tests.support.s3 import KEY_ID, SECRET
+from tests.support.tables import poll_tables
 
 URL = "s3://bucket/jobs/count"
 
@@ -51,8 +51,7 @@ def test_a_past_batch_is_restored(tmp_path):
 
 def test_tables_and_readers_take_it(tmp_path):
     run_count(range(100), URL, parallelism=2, checkpoint=tmp_path / "checkpoint")
-    with open_tables(URL, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(URL, tmp_path / "tables") as tables:
         assert tables.batch == 9
         state = next(iter(tables))
         found = {row.key: row.value for row in tables[state].scan()}

@@ -34,7 +34,7 @@ from keyed.tables.server.app import make_app
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
-from tests.support.tables import client_of, followed, served
+from tests.support.tables import client_of, followed, poll_tables, served
 from tests.support.waiting import until
 
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
@@ -540,8 +540,7 @@ def test_few_streams_read_at_a_time_however_many_are_open(job, monkeypatch):
 def test_two_servers_over_one_changelog_go_on_where_the_other_ended(job, tmp_path):
     harness, tables = job
     changelog = next(iter(tables._operators.values())).source.changelog
-    with open_tables(changelog, tmp_path / "second") as second:
-        second.poll()
+    with poll_tables(changelog, tmp_path / "second") as second:
         second.start(every=0.02)
         with (
             served(tables) as one,
