@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import uvicorn
 
 import keyed
@@ -70,3 +72,25 @@ def client_of(tables: StateTables, headers: dict[str, str] | None = None, **opti
     """Yield a client of a server over tables."""
     with served(tables, **options) as address, httpx.Client(base_url=address, timeout=300, headers=headers) as client:
         yield client
+
+
+def read_events(lines: Iterable[str]) -> Iterator[tuple[str | None, str | None, Any]]:
+    """Yield id, name and data of each server-sent event; one with an id alone has no name."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line and event.keys() & {"id", "event"}:
+            yield event.get("id"), event.get("event"), json.loads(event.get("data", "null"))
+            event = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = value
+
+
+def worker_processes(module: str = "keyed.tables.sql_worker") -> list[psutil.Process]:
+    """Return the children of this process that run a module and are alive."""
+    workers = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if module in child.cmdline():
+                workers.append(child)
+    return workers

@@ -14,33 +14,8 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError, GroupUnavailable, KeyTypeError
 from keyed.tables import StateTables, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
+from tests.keyed.tables.shares import GROUPS, SHARES, counts, run, share_of
 from tests.support.tables import poll_tables
-
-GROUPS = 8
-SHARES = (range(3), range(3, 6), range(6, 8))
-
-
-class Count(keyed.KeyedProcessFunction):
-    """Counts the rows of a key, and lists them in a map."""
-
-    count = keyed.ValueState(int)
-    items = keyed.MapState(str, int)
-
-    def process_element(self, value, ctx):
-        self.count.update((self.count.value() or 0) + 1)
-        self.items.put(f"item-{value % 3}", value)
-        ctx.timer_service().register_event_time_timer(keyed.MAX_TIMESTAMP)
-
-    def on_timer(self, timestamp, ctx):
-        return ()
-
-
-def run(log: DirectoryChangelog, rows: int, parallelism: int = GROUPS) -> None:
-    """Run a job of a batch for each 20 rows that its checkpoint, beside the changelog, does not have."""
-    stream = keyed.stream(range(rows)).key_by(lambda value: value % 20)
-    stream.process(Count(), changelog=log, parallelism=parallelism).run(
-        rows_per_batch=20, drain=False, checkpoint=f"{log.path}-checkpoint"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +35,6 @@ def followed(tmp_path_factory):
         each.close()
 
 
-def share_of(key: Any) -> int:
-    group = group_of(key_hash(key), GROUPS)
-    return next(number for number, groups in enumerate(SHARES) if group in groups)
-
-
 def reads(tables: StateTables, key: Any) -> dict[str, Any]:
     """Every way to ask for a key."""
     count, items = tables["count"], tables["items"]
@@ -73,7 +43,7 @@ def reads(tables: StateTables, key: Any) -> dict[str, Any]:
         "many": lambda: count.get_many([key]),
         "query": lambda: count.query(key).found,
         "map": lambda: items.get(key),
-        "entry": lambda: items.get(key, "item-1"),
+        "entry": lambda: items.get(key, 1),
         "past": lambda: count.get(key, as_of=1),
         "scan": lambda: list(items.scan(key=key)),
         "history": lambda: count.history(key),
@@ -211,11 +181,8 @@ def test_a_folder_keeps_its_share(tmp_path):
 def test_another_number_of_key_groups_ends_following_a_share(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     run(log, 20)
-    stream = keyed.stream(range(40)).key_by(lambda value: value % 20)
     other = DirectoryChangelog(tmp_path / "other", auto_compact=False)
-    stream.process(Count(), changelog=other, parallelism=4, restore_from=keyed.RestorePoint(log)).run(
-        checkpoint=tmp_path / "checkpoint", drain=False
-    )
+    counts(40, other, 4, restore_from=keyed.RestorePoint(log)).run(checkpoint=tmp_path / "checkpoint", drain=False)
     with poll_tables(log, tmp_path / "tables", groups=[0, 1]):
         pass
     with (
@@ -230,11 +197,8 @@ def test_a_standby_with_a_share_restores_whole_state(tmp_path):
     run(log, 60)
     points = open_tables(log, tmp_path / "standby", groups=range(4)).take_over()
     for parallelism in (8, 3, 4):
-        stream = keyed.stream(range(80)).key_by(lambda value: value % 20)
         new = DirectoryChangelog(tmp_path / f"new-{parallelism}", auto_compact=False)
-        result = stream.process(Count(), changelog=new, parallelism=parallelism, restore_from=points["Count"]).run(
-            drain=False
-        )
+        result = counts(80, new, parallelism, restore_from=points["Count"]).run(drain=False)
         # The other groups are read from the changelog.
         read = result.metrics["Count"]["records_restored"]
         assert read > 0 if parallelism == 3 else 0 < read < 60 * 4

@@ -27,7 +27,7 @@ import keyed
 from keyed.cli.main import main
 from keyed.tables.server import Access, serving
 from tests.support.limits import patient
-from tests.support.tables import followed
+from tests.support.tables import followed, worker_processes
 from tests.support.waiting import until
 
 ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
@@ -164,7 +164,7 @@ def test_queries_beyond_those_that_may_run_are_refused(tables):
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
             assert answer.json()["error"]["type"] == "Busy"
         # The two others run until their processes end.
-        for worker in workers():
+        for worker in worker_processes():
             worker.kill()
         assert sorted(answer.result().status_code for answer in asked) == [400, 400, 429, 429, 429, 429]
         assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
@@ -180,16 +180,6 @@ def test_a_scan_that_finds_nothing_ends_in_time(tables):
         assert ask.get("/tables/items?windows=-2/-1").json()["entries"] == []
 
 
-def workers() -> list[psutil.Process]:
-    """The processes of queries that are alive."""
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "keyed.tables.sql_worker" in child.cmdline():
-                found.append(child)
-    return found
-
-
 def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
@@ -202,8 +192,8 @@ def test_a_query_ends_with_its_client(tables):
                 ask.post("/sql", json={"query": SLOW}, timeout=0.5)
         assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
         # That of a query whose client left last may still be ending.
-        until(lambda: len(workers()) == 1)
-    until(lambda: not workers())
+        until(lambda: len(worker_processes()) == 1)
+    until(lambda: not worker_processes())
 
 
 @pytest.mark.slow
@@ -217,14 +207,14 @@ def test_the_memory_of_large_answers_is_returned(tables):
 
     def memory() -> int:
         total = 0
-        for worker in workers():
+        for worker in worker_processes():
             with suppress(psutil.Error):
                 total += worker.memory_info().rss
         return total
 
     with client_of(tables) as ask:
         assert ask.post("/sql", json={"query": "select count(*) from items"}).json()["rows"] == [[300]]
-        (worker,) = workers()
+        (worker,) = worker_processes()
         before = memory()
         for query in [*large, *large]:
             assert ask.post("/sql", json={"query": query}).status_code == 200
@@ -239,8 +229,8 @@ def test_a_process_that_was_killed_is_replaced(tables):
         for _ in range(3):
             assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
             # That of a query of an earlier server may still be ending.
-            until(lambda: len(workers()) == 1)
-            (worker,) = workers()
+            until(lambda: len(worker_processes()) == 1)
+            (worker,) = worker_processes()
             worker.kill()
             until(partial(is_gone, worker.pid))
 

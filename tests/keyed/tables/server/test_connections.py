@@ -14,6 +14,7 @@ import threading
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.client import HTTPResponse
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -349,37 +350,16 @@ def test_a_thousand_rounds_of_connecting_and_dropping_leave_nothing(job):
         assert process.memory_info().rss - memory < 64 << 20
 
 
+#: Those that are too long for the file.
+LONG_WORDS = [
+    "[" * 200,
+    "9" * 400,
+    "Cookie: keyed_session=" + "9" * 5_000 + ".x\r\n",
+    '{"token": "' + "x" * 20 + '"}',
+    "A: " + "b" * 70_000 + "\r\n",
+]
 WORDS = st.sampled_from(
-    [
-        *(
-            "GET ",
-            "POST ",
-            "HEAD ",
-            "BREW ",
-            "/tables",
-            "/sql",
-            "/tables/text/keys/key1",
-            "/health",
-            "/session",
-            "/batches",
-        ),
-        *("?limit=", "?entry=", "?namespace=", "?as_of=", "[" * 200, "%00", "%ff", "%", "../", "\0", "é", "9" * 400),
-        *(
-            " HTTP/1.1\r\n",
-            " HTTP/1.0\r\n",
-            " HTTP/9.9\r\n",
-            "\r\n",
-            "\n",
-            "\r\n\r\n",
-            "Host: localhost\r\n",
-            "Host: x\r\n",
-        ),
-        *("Content-Length: 5\r\n", "Content-Length: -1\r\n", "Content-Length: 99999999999999999999\r\n"),
-        *("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n", "ffffffffffff\r\n", "Expect: 100-continue\r\n"),
-        *("Connection: Upgrade\r\nUpgrade: websocket\r\n", "Origin: null\r\n", "Cookie: keyed_session=1.2\r\n"),
-        *("Authorization: Bearer \xff\r\n", "Last-Event-ID: x\r\n", "Cookie: keyed_session=" + "9" * 5_000 + ".x\r\n"),
-        *('{"query": "select 1"}', '{"token": "' + "x" * 20 + '"}', "A: " + "b" * 70_000 + "\r\n", "a b c"),
-    ]
+    json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))["words of requests"] + LONG_WORDS
 )
 REQUESTS = st.one_of(
     st.lists(WORDS, max_size=12).map("".join),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -31,38 +32,11 @@ from keyed.tables.server import Access, Limits, Peers
 from keyed.tables.server import peers as peers_module
 from keyed.tables.server.app import make_app
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
+from tests.keyed.tables.shares import GROUPS, SHARES, run, share_of
 from tests.support.limits import patient
 from tests.support.waiting import until
 
-GROUPS = 8
-SHARES = (range(3), range(3, 6), range(6, 8))
 ALL, SOME = "token-of-all-tables-0001", "token-of-count-only-0002"
-
-
-class Count(keyed.KeyedProcessFunction):
-    """Counts the rows of a key, and lists them in a map. Only key 7 has a flag."""
-
-    count = keyed.ValueState(int)
-    items = keyed.MapState(int, int)
-    flag = keyed.ValueState(bool)
-
-    def process_element(self, value, ctx):
-        self.count.update((self.count.value() or 0) + 1)
-        self.items.put(value % 3, value)
-        if ctx.get_current_key() == 7:
-            self.flag.update(True)
-        ctx.timer_service().register_event_time_timer(keyed.MAX_TIMESTAMP)
-
-    def on_timer(self, timestamp, ctx):
-        return ()
-
-
-def run(log: DirectoryChangelog, rows: int) -> None:
-    """Run a job of a batch for each 20 rows that its checkpoint, beside the changelog, does not have."""
-    stream = keyed.stream(range(rows)).key_by(lambda value: value % 20)
-    stream.process(Count(), changelog=log, parallelism=GROUPS).run(
-        rows_per_batch=20, drain=False, checkpoint=f"{log.path}-checkpoint"
-    )
 
 
 @contextmanager
@@ -109,18 +83,8 @@ def servers(followed):
         yield whole[0], shares
 
 
-PATHS = (
-    "/tables/count/keys/{}",
-    "/tables/count/keys/{}?as_of=1",
-    "/tables/items/keys/{}",
-    "/tables/items/keys/{}?limit=2",
-    "/tables/items/keys/{}?entry=1",
-    "/tables/flag/keys/{}",
-    "/tables/count/history/{}",
-    "/tables/items/history/{}?entry=2&limit=2",
-    "/tables/items?key={}",
-    "/timers?key={}",
-)
+REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
+READS = REQUESTS["reads of a key"]
 
 
 def test_no_state_is_read_in_the_event_loop(servers, followed, monkeypatch):
@@ -136,7 +100,7 @@ def test_no_state_is_read_in_the_event_loop(servers, followed, monkeypatch):
 
         monkeypatch.setattr(Operator, name, read)
     now = quote(datetime.now(UTC).isoformat())
-    paths = [path.format(13) for path in PATHS]
+    paths = [path.format(13) for path in READS]
     paths += ["/metrics", "/status", "/tables", "/ready", "/tables/count/changes?key=13"]
     paths += [f"/tables/count?as_of={now}", f"/tables/items?limit=2&as_of={now}", f"/timers?as_of={now}"]
     whole, shares = servers
@@ -160,7 +124,7 @@ def without_totals(answer: dict[str, Any]) -> dict[str, Any]:
 def test_every_server_answers_for_every_key_as_whole_tables_do(servers):
     whole, shares = servers
     for key in (0, 7, 13, 19, 500):
-        for path in PATHS:
+        for path in READS:
             expected = whole.get(path.format(key))
             assert expected.status_code == 200
             for client in shares:
@@ -169,21 +133,7 @@ def test_every_server_answers_for_every_key_as_whole_tables_do(servers):
                 assert without_totals(answer.json()) == without_totals(expected.json()), (path, key)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/tables/count",
-        "/tables/items",
-        "/tables/items?order=desc",
-        "/tables/items?from=3&to=12",
-        "/tables/count?as_of=0",
-        "/tables/count?as_of=2100-01-01T00:00:00Z",
-        "/tables/flag",
-        "/tables/flag?from=3",
-        "/timers",
-        "/timers?limit=4",
-    ],
-)
+@pytest.mark.parametrize("path", REQUESTS["scans"])
 def test_scans_over_all_shares_equal_those_of_whole_tables(servers, path):
     whole, shares = servers
     expected = whole.get(path).json()
@@ -206,19 +156,10 @@ def test_pages_of_a_scan_continue_on_any_server(servers):
         assert found == expected
 
 
-QUERIES = (
-    "select key, value from count order by key",
-    "select key, entry, value from items where key in (3, 7, 12) order by 1, 2",
-    "select sum(value), count(*) from items",
-    "select c.key, f.value from count c join flag f on c.key = f.key",
-    "select 1 as one",
-)
-
-
 @pytest.mark.slow
 def test_sql_covers_all_shares(servers):
     whole, shares = servers
-    for query in QUERIES:
+    for query in REQUESTS["queries"]:
         expected = whole.post("/sql", json={"query": query}).json()
         for client in shares:
             answer = client.post("/sql", json={"query": query}).json()
@@ -251,8 +192,7 @@ def test_a_request_for_the_share_is_not_forwarded(servers):
 
 def test_changes_of_a_key_elsewhere_are_redirected_to_its_server(servers):
     _, shares = servers
-    group = group_of(key_hash(13), GROUPS)
-    owner = next(number for number, groups in enumerate(SHARES) if group in groups)
+    owner = share_of(13)
     for number, client in enumerate(shares):
         with client.stream("GET", "/tables/count/changes?key=13") as answer:
             assert answer.status_code == (200 if number == owner else 307)
@@ -299,7 +239,7 @@ def test_overlapping_shares_answer_and_missing_ones_are_named(followed, tmp_path
                 assert total == [[20, 3]]
                 assert [(entry["key"], entry["value"]) for entry in found] == expected
         with served([shares[0], shares[2]]) as clients:
-            lost = next(key for key in range(20) if group_of(key_hash(key), GROUPS) in SHARES[1])
+            lost = next(key for key in range(20) if share_of(key) == 1)
             for path in ("/tables/count", f"/tables/count/keys/{lost}", "/timers"):
                 refused = clients[0].get(path)
                 assert (refused.status_code, refused.json()["error"]["type"]) == (503, "GroupUnavailable")
@@ -364,21 +304,17 @@ def test_three_processes_answer_for_each_other_until_one_is_killed(tmp_path):
 
         def start(number: int) -> subprocess.Popen[bytes]:
             groups = SHARES[number]
+            options = {
+                "tables": tmp_path / f"tables-{number}",
+                "groups": f"{groups[0]}-{groups[-1]}",
+                "port": ports[number],
+                "every": 0.1,
+                "peers": ",".join(addresses),
+                "token-file": tmp_path / "tokens",
+                "peer-token-file": tmp_path / "peer",
+            }
             process = subprocess.Popen(
-                [
-                    *(
-                        sys.executable,
-                        "-m",
-                        "keyed.cli",
-                        "serve",
-                        log.path,
-                        "--tables",
-                        str(tmp_path / f"tables-{number}"),
-                    ),
-                    *("--groups", f"{groups[0]}-{groups[-1]}", "--port", str(ports[number]), "--every", "0.1"),
-                    *("--peers", ",".join(addresses), "--token-file", str(tmp_path / "tokens")),
-                    *("--peer-token-file", str(tmp_path / "peer")),
-                ],
+                [sys.executable, "-m", "keyed.cli", "serve", log.path, *(f"--{n}={v}" for n, v in options.items())],
                 stdout=subprocess.PIPE,
                 env=os.environ | {"PYTHONPATH": str(Path(keyed.__file__).parents[1])},
             )
@@ -408,11 +344,10 @@ def test_three_processes_answer_for_each_other_until_one_is_killed(tmp_path):
         processes[1].wait()
         for client in (clients[0], clients[2]):
             for key in range(20):
-                group = group_of(key_hash(key), GROUPS)
-                if group not in SHARES[1]:
+                if share_of(key) != 1:
                     until(partial(has_value, client, key))
                     continue
-                answer = client.get(f"/tables/count/keys/{key}")
+                answer, group = client.get(f"/tables/count/keys/{key}"), group_of(key_hash(key), GROUPS)
                 assert (answer.status_code, answer.json()["error"]["type"]) == (503, "GroupUnavailable")
                 assert f"for key groups {group}: {addresses[1]} had {group}, but it does not answer" in answer.text
             refused = client.get("/tables/count").json()["error"]

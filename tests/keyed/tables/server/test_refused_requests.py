@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import quote
 
 import httpx
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +24,7 @@ from keyed.tables.server import Access, serving
 from keyed.tables.server import refused_requests as module
 from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots
 from tests.support.limits import patient
-from tests.support.tables import followed
+from tests.support.tables import followed, worker_processes
 from tests.support.waiting import until
 
 TOKENS = ["token-of-the-greedy-001", "token-of-the-modest-002", "token-of-a-third-one-003"]
@@ -76,16 +75,6 @@ def kinds(client, query) -> list[str]:
         return [line.removeprefix("event: ") for line in stream.iter_lines() if line.startswith("event: ")]
 
 
-def processes(program: str) -> list[psutil.Process]:
-    """The processes of a program of this server."""
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if program in child.cmdline():
-                found.append(child)
-    return found
-
-
 def asked(client, program: str) -> socket.socket:
     """A connection that has asked for a query that runs for minutes."""
     made = socket.create_connection((client.base_url.host, client.base_url.port))
@@ -104,14 +93,14 @@ def test_forty_slow_queries_of_a_token_hold_up_no_other_one(tables, program):
     with clients(tables, patient()) as (greedy, modest, third), ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(asked(greedy, program))
-        until(lambda: len(processes(program)) == 2)
+        until(lambda: len(worker_processes(program)) == 2)
         for client in (modest, third):
             if program == PUSH:
                 assert kinds(client, "SELECT value FROM n EMIT CHANGES LIMIT 1") == ["snapshot", "end"]
             else:
                 assert client.post("/sql", json={"query": "select value from n"}).json()["rows"] == [[1]]
-        assert len(processes(program)) == 3
-    until(lambda: not processes(program))
+        assert len(worker_processes(program)) == 3
+    until(lambda: not worker_processes(program))
 
 
 @pytest.mark.slow
@@ -124,7 +113,7 @@ def test_queries_beyond_the_share_of_a_token_are_refused(tables):
         assert "a token may have 2 at a time now" in refused[0].json()["error"]["message"]
         assert modest.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
         # The two others run until their processes end.
-        for worker in processes(SQL):
+        for worker in worker_processes(SQL):
             worker.kill()
         assert sorted({each.result().status_code for each in results}) == [400, 429]
 
@@ -174,7 +163,7 @@ def test_rows_that_wait_too_long_for_a_process_end_their_stream_with_an_error(tm
         error = errors.get(timeout=300)
         assert "event: error" in error
         assert '"type":"Busy"' in error
-        for each in processes(PUSH):
+        for each in worker_processes(PUSH):
             each.kill()
 
 

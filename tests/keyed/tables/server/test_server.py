@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,9 +33,10 @@ from keyed.tables.server.app import make_app
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
-from tests.support.tables import client_of, followed, poll_tables, served
+from tests.support.tables import client_of, followed, poll_tables, read_events, served, worker_processes
 from tests.support.waiting import until
 
+REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
 
 
@@ -189,15 +189,9 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
         assert "error" not in client.get("/ready").json()
 
 
-def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+def events_of(response: httpx.Response) -> Iterator[tuple[str | None, Any]]:
     """The events of a stream: name and data."""
-    name = ""
-    for line in response.iter_lines():
-        kind, _, text = line.partition(": ")
-        if kind == "event":
-            name = text
-        elif kind == "data":
-            yield name, json.loads(text)
+    return ((name, data) for _, name, data in read_events(response.iter_lines()) if name)
 
 
 def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
@@ -291,23 +285,7 @@ def test_a_query_that_takes_too_long_is_killed(job):
         assert "took longer than 1 s" in slow.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [
-        ("/tables/nothing", 404, "TableNotFound"),
-        ("/tables/count?limit=0", 400, "DefinitionError"),
-        ("/tables/count?limit=100000000000000000000", 400, "DefinitionError"),
-        ("/tables/count?after=nonsense", 400, "DefinitionError"),
-        ("/tables/count?as_of=yesterday", 400, "DefinitionError"),
-        ("/tables/count?as_of=-1", 410, "HistoryCompacted"),
-        ("/tables/count?as_of=2026-01-01", 400, "DefinitionError"),
-        ("/tables/count?unknown=1", 400, "DefinitionError"),
-        ("/tables/items/history/ann", 400, "DefinitionError"),
-        ("/tables/count/changes?after=nonsense", 400, "DefinitionError"),
-        ("/nothing", 404, "NotFound"),
-        ("/sql", 405, "MethodNotAllowed"),
-    ],
-)
+@pytest.mark.parametrize(("path", "status", "kind"), REQUESTS["errors"])
 def test_errors_have_a_status_and_say_what_to_do(ask, path, status, kind):
     answer = ask.get(path)
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
@@ -366,16 +344,9 @@ def test_other_machines_need_a_token(job):
         Access(tokens={TOKEN: ['["count"],']})
 
 
-def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
-    """The (id, event, data) of a stream."""
-    event: dict[str, str] = {}
-    for line in lines:
-        if not line and "data" in event:
-            yield event["id"], event["event"], json.loads(event["data"])
-            event = {}
-        elif line and not line.startswith(":"):
-            name, _, value = line.partition(": ")
-            event[name] = value
+def events(lines: Iterator[str]) -> Iterator[tuple[Any, str, Any]]:
+    """The (id, event, data) of a stream, without those of an id alone."""
+    return ((token, name, data) for token, name, data in read_events(lines) if name)
 
 
 def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
@@ -675,20 +646,15 @@ def test_a_query_that_runs_when_the_server_stops_is_refused_and_its_process_ends
     slow = {"query": "select count(*) from range(100000000000) a, range(1000) b"}
     answers: list[httpx.Response] = []
 
-    def workers() -> list[psutil.Process]:
-        running = psutil.process_iter(["ppid", "cmdline"])
-        mine = [each for each in running if each.info["ppid"] == os.getpid()]
-        return [each for each in mine if "keyed.tables.sql_worker" in (each.info["cmdline"] or ())]
-
     def ask(address: str) -> None:
         answers.append(httpx.post(f"{address}/sql", json=slow, timeout=300))
 
     with serving(job[1], port=0) as address:
         asking = threading.Thread(target=ask, args=(address,))
         asking.start()
-        until(lambda: any(sum(each.cpu_times()[:2]) >= seconds for each in workers()))
+        until(lambda: any(sum(each.cpu_times()[:2]) >= seconds for each in worker_processes()))
     asking.join()
     assert [(each.status_code, each.json()["error"]["type"]) for each in answers] == [(503, "Stopping")]
-    assert not workers()
+    assert not worker_processes()
     gc.collect()
     assert not unraisable
