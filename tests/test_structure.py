@@ -671,49 +671,17 @@ def test_no_participle_names_a_value_or_a_function():
     assert over(LIBRARY, participles) == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    found = 1",
-        "def f(given): ...",
-        "def made(): ...",
-        "def f():\n    for told in x: ...",
-        "def f():\n    (asked := 1)",
-    ],
-)
-def test_participles_are_seen(source):
-    assert participles("keyed.job.state", ast.parse(source))
+#: Sources that break a rule, with the modules that they would be in.
+BREACHES = json.loads((ROOT / "tests" / "structure_breaches.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("keyed.errors", "import keyed.job.state"),
-        ("keyed.codec.keys", "from keyed.job.state import ValueState"),
-        ("keyed.codec.keys", "from .. import state"),
-        ("keyed.job.state", "from keyed.engine import addresses"),
-        ("keyed.job.state", "def f():\n    from keyed.content.addresses import PLAIN"),
-        ("keyed.job.state", "import importlib\nimportlib.import_module('keyed.runtimes.local')"),
-        ("keyed.job.state", "import importlib\nimportlib.import_module(name)"),
-        ("keyed.job.streams", "import importlib\nimportlib.import_module('keyed.engine')"),
-        ("keyed.engine.key_group", "from keyed.stores.memory_store import MemoryStore"),
-        ("keyed.engine.key_group", "from keyed import KeyedError"),
-        ("keyed.stores.memory_store", "from keyed.runtimes import local"),
-        ("keyed.runtimes.local", "from keyed.testing import KeyedTestHarness"),
-        ("keyed.runtimes.local", "import keyed.cli"),
-        ("keyed.runtimes.local", "import windows"),
-        ("keyed.changelog.records", "from keyed.engine.segment import Change"),
-        ("keyed.testing.harness", "import examples.top_n"),
-        ("keyed.windows.window_operator", "from keyed.engine.segment import Change"),
-        ("keyed.windows.window_operator", "from keyed.job.state import ValueState"),
-        ("keyed.windows.window_operator", "from keyed import no_such_name"),
-        ("keyed.windows.window_operator", "import examples"),
-        ("examples.top_n", "import tests.conftest"),
-    ],
+    ("rule", "module", "source"), [(rule, *breach) for rule, breaches in BREACHES.items() for breach in breaches]
 )
-def test_a_wrong_direction_is_seen(module, source):
+def test_a_breach_is_seen(rule, module, source):
     assert is_module(module)
-    assert wrong_direction(module, ast.parse(source))
+    arguments = {"package": module == "keyed"} if rule == "wrong_exports" else {}
+    assert globals()[rule](module, ast.parse(source), **arguments)
 
 
 def imported_by(path: Path) -> set[str]:
@@ -745,21 +713,8 @@ def test_windows_use_public_names_in_fact():
     )
 
 
-@pytest.mark.parametrize("source", ["stream.inputs[0].keys", "output.stage"])
-def test_a_look_inside_is_seen(source):
-    assert looked_inside("keyed.windows.stream", ast.parse(source))
-
-
 def test_entries_and_tables_are_told_apart_in_content_alone():
     assert over(sorted(ROOT.glob("keyed/**/*.py")), told_apart) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["from keyed.content.blocks import TableBlock", "isinstance(block, blocks.TableChange)", "isinstance(block, list)"],
-)
-def test_entries_and_tables_told_apart_elsewhere_are_seen(source):
-    assert told_apart("keyed.engine.loader", ast.parse(source))
 
 
 def test_right_directions_are_allowed():
@@ -798,52 +753,8 @@ def test_public_names_are_sorted_and_exact():
     assert over(LIBRARY, wrong_exports, package=True) == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from keyed.job.state import A, B\n__all__ = ['B', 'A']",
-        "from keyed.job.state import A, B\n__all__ = ['A']",
-        "from keyed.job.state import A\n__all__ = ['A', 'A']",
-        "from keyed.job.state import A\n__all__ = ['A', 'Missing']",
-        "from keyed.job.state import A",
-        "def visible(): ...",
-    ],
-)
-def test_wrong_exports_are_seen(source):
-    assert wrong_exports("keyed", ast.parse(source), package=True)
-
-
-def test_an_all_that_nothing_reads_is_seen():
-    assert wrong_exports("keyed.job.state", ast.parse("__all__ = ['A']\nclass A: ..."), package=False)
-
-
 def test_nothing_pickles_or_evaluates():
     assert over(LIBRARY, unsafe_code) == []
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("keyed.codec.keys", "import pickle"),
-        ("keyed.codec.keys", "from pickle import loads"),
-        ("keyed.codec.keys", "from pyspark import cloudpickle"),
-        ("keyed.runtimes.spark.query.spark_query", "import cloudpickle"),
-        ("keyed.runtimes.spark.query.spark_query", "from pyspark import cloudpickle\ncloudpickle.dumps(1)"),
-        ("keyed.runtimes.spark.query.spark_query", "from pyspark.cloudpickle import dumps"),
-        ("keyed.codec.keys", "eval('1')"),
-        ("keyed.codec.keys", "import builtins\nbuiltins.exec('1')"),
-        ("keyed.windows.window_operator", "import yaml\nyaml.load('1')"),
-        ("keyed.testing.other_process", "def run(data):\n    return cloudpickle.loads(data)"),
-        ("keyed.testing.other_process", "def _unpacked(data):\n    return cloudpickle.dumps(data)"),
-        ("keyed.testing.other_process", "cloudpickle.loads(b'')"),
-        ("keyed.testing.other_process", "from cloudpickle import loads"),
-        ("keyed.testing.other_process", "import socket"),
-        ("keyed.testing.other_process", "def _unpacked(path):\n    return cloudpickle.loads(open(path).read())"),
-    ],
-)
-def test_unsafe_code_is_seen(module, source):
-    assert is_module(module)
-    assert unsafe_code(module, ast.parse(source))
 
 
 def test_registration_with_cloudpickle_is_allowed_where_spark_is():
@@ -865,13 +776,6 @@ def test_the_engine_has_no_clock_no_chance_and_no_files():
     assert over(sorted(ROOT.glob("keyed/engine/**/*.py")), impure_engine) == []
 
 
-@pytest.mark.parametrize(
-    "source", ["import time", "from time import sleep", "import random", "datetime.now()", "uuid.uuid4()", "open('x')"]
-)
-def test_an_impure_engine_is_seen(source):
-    assert impure_engine("keyed.engine.key_group", ast.parse(source))
-
-
 def storing() -> list[Path]:
     """Return the modules that store, hash or compare data."""
     names = {path: module_name(path) for path in LIBRARY}
@@ -886,22 +790,6 @@ def test_exceptions_of_the_version_of_python_are_needed():
     assert INTERPRETED - {problem.rpartition(": ")[0] for problem in over(storing(), found_interpreted)} == set()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f(key): return repr(key)",
-        "def f(key): return f'{key!r}'.encode()",
-        "def f(key): return hash(key)",
-        "def f(key): return key.isprintable()",
-        "def f(key): return key.casefold() == key",
-        "import unicodedata",
-        "from unicodedata import normalize",
-    ],
-)
-def test_what_depends_on_the_version_of_python_is_seen(source):
-    assert interpreted("keyed.codec.keys", ast.parse(source))
-
-
 def test_texts_for_people_may_depend_on_the_version_of_python():
     source = "def f(key):\n    if not key: raise ValueError(repr(key))\n    return f'the key {key!r}'"
     assert interpreted("keyed.codec.keys", ast.parse(source)) == []
@@ -911,25 +799,12 @@ def test_properties_draw_their_chance_from_hypothesis():
     assert over(sorted(ROOT.glob("tests/**/*.py")), unshrinkable, word="given(") == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "@given(st.integers())\ndef test_it(n):\n    random.Random(n)",
-        "@hypothesis.given(st.integers())\ndef test_it(seed):\n    run(seed)",
-    ],
-)
-def test_chance_that_cannot_shrink_is_seen(source):
-    assert unshrinkable("tests.test_it", ast.parse(source))
-
-
 def test_tests_wait_for_what_they_need_and_do_not_sleep():
     assert over(sorted(ROOT.glob("tests/**/*.py")), sleeping, word="sleep") == []
-    assert sleeping("tests.test_it", ast.parse("import time\ntime.sleep(1)"))
 
 
 def test_no_cancellation_is_lost():
     assert over(LIBRARY, losing_cancellations, word="wait_for") == []
-    assert losing_cancellations("keyed.tables", ast.parse("async def f():\n    await asyncio.wait_for(g(), 1)"))
 
 
 def test_the_second_level_has_one_word():

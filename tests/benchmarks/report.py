@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import attrs
 
 from tests.benchmarks.meter import Cpu
-from tests.benchmarks.variants import LOGGED_JOBS
 
 #: What the pass-through takes on the machine on which the goals of the local runtime were set, CPU-seconds per million.
 _PASS_THERE = 1.05
@@ -60,83 +61,21 @@ def merge(runs: Sequence[Figures]) -> Figures:
     )
 
 
-@attrs.frozen
-class Goal:
-    """A goal of the project and what was measured.
+def goals(figures: Mapping[str, Figures]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yield the goals for which there are figures, with what was measured.
 
-    Attributes:
-        what: What is compared.
-        value: What was measured.
-        bound: The goal.
-        at_least: Whether the goal is a least value rather than a highest.
+    A goal of `goals.json` bounds the CPU-seconds per million rows of the cheapest of its variants over those of another
+    one; ``seconds`` are those that a batch takes longer than one of the other. The goals of the local runtime are
+    absolute on the machine where they were set (``scaled``); the pass-through tells how fast this one is.
     """
-
-    what: str
-    value: float
-    bound: float
-    at_least: bool = False
-
-    @property
-    def met(self) -> bool:
-        """True if the goal is met."""
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
-
-
-def goals(figures: Mapping[str, Figures]) -> Iterator[Goal]:
-    """The goals for which there are figures."""
-
-    def cost(name: str) -> float:
-        return figures[name].per_million.total
-
-    def have(*names: str) -> bool:
-        return all(name in figures for name in names)
-
-    for job, keys, bound in (("J1", "1k", 3.0), ("J1", "100k", 4.0), ("J2", "1k", 3.0), ("J2", "100k", 6.0)):
-        memory, rocksdb, base = f"{job}-memory-{keys}", f"{job}-rocksdb-{keys}", f"pass-{keys}"
-        if have(memory, base):
-            yield Goal(f"{memory}: times the pass-through", cost(memory) / cost(base), bound)
-        if have(memory, rocksdb):
-            yield Goal(f"{rocksdb}: times the memory store", cost(rocksdb) / cost(memory), 1.3)
-    for engine, keys in product(("memory", "local"), ("1k", "100k")):
-        if have(base := f"J1-{engine}-{keys}", name := f"J1-connected-{engine}-{keys}"):
-            yield Goal(f"{name}: times the same rows as one stream", cost(name) / cost(base), 1.2)
-    for where in ("memory", "local"):
-        for keys in ("1k", "100k"):
-            if have(f"J1-{where}-{keys}", name := f"twice-chained-{where}-{keys}"):
-                yield Goal(f"{name}: times one of J1", cost(name) / cost(f"J1-{where}-{keys}"), 1.5)
-    for job in LOGGED_JOBS:
-        for keys in ("1k", "100k"):
-            base = f"{job}-memory-{keys}"
-            for kind, bound in (("directory", 1.25), ("kafka", 1.5)):
-                if have(base, name := f"{job}-{kind}-{keys}"):
-                    yield Goal(f"{name}: times the same without a changelog", cost(name) / cost(base), bound)
-    bounds = (("tumbling", "1k", 1.5), ("tumbling", "100k", 2.2), ("hopping", "100k", 3.0), ("session", "100k", 3.0))
-    for job, keys, bound in bounds:
-        name, peer = f"J3-{job}-memory-{keys}", f"jvm-J3-{job}-{keys}"
-        if have(name, f"pass-{keys}"):
-            yield Goal(f"{name}: times the pass-through", cost(name) / cost(f"pass-{keys}"), bound)
-        if have(name, peer) and keys == "100k":
-            yield Goal(f"{name}: times less than Spark's own", cost(peer) / cost(name), 6.0, at_least=True)
-    for keys, bound in (("1k", 2.5), ("100k", 13.0), ("small", 10.0)):
-        raws = [name for name in (f"raw-pandas-{keys}", f"raw-rows-{keys}") if have(name)]
-        if raws and have(f"J1-memory-{keys}"):
-            better = min(map(cost, raws))
-            ratio = better / cost(f"J1-memory-{keys}")
-            yield Goal(f"J1-memory-{keys}: times less than the better raw variant", ratio, bound, at_least=True)
-    for store in ("memory", "rocksdb"):
-        small, large = f"J1-{store}-state-10k", f"J1-{store}-state-1m"
-        if have(small, large):
-            ratio = figures[large].cpu.total / figures[small].cpu.total
-            yield Goal(f"{large}: times the same with 10k keys in state", ratio, 1.3)
-    for store in ("memory", "rocksdb"):
-        if have(f"J1-{store}-thousand", "pass-thousand"):
-            more = figures[f"J1-{store}-thousand"].wall - figures["pass-thousand"].wall
-            yield Goal(f"J1-{store}-thousand: seconds a batch above a stateless batch", more, 0.3)
-    for job, keys, bound in (("J1", "1k", 2.0), ("J1", "100k", 4.0), ("J2", "1k", 2.0), ("J2", "100k", 6.0)):
-        if have(f"{job}-local-{keys}", f"pass-{keys}"):
-            # The goal is absolute on the machine where it was set; the pass-through says how fast this one is.
-            scaled = cost(f"{job}-local-{keys}") * _PASS_THERE / cost(f"pass-{keys}")
-            yield Goal(f"{job}-local-{keys}: CPU-s per million where the pass-through takes 1.05", scaled, bound)
+    for goal in json.loads(Path(__file__).with_name("goals.json").read_text()):
+        runs = [figures[name] for name in goal["cost"] if name in figures]
+        base = figures.get(goal["over"])
+        if base is None or not runs:
+            continue
+        ratio = min(run.per_million.total for run in runs) / base.per_million.total
+        value = {"seconds": runs[0].wall - base.wall, "scaled": ratio * _PASS_THERE}.get(goal.get("figure"), ratio)
+        yield goal, value
 
 
 def markdown(figures: Mapping[str, Figures]) -> str:
@@ -161,9 +100,8 @@ def markdown(figures: Mapping[str, Figures]) -> str:
     reached = list(goals(figures))
     if reached:
         lines += ["", "| goal | measured | bound | |", "|---|---|---|---|"]
-        for goal in reached:
-            sign = "≥" if goal.at_least else "≤"
-            lines.append(
-                f"| {goal.what} | {goal.value:.2f} | {sign} {goal.bound:g} | {'met' if goal.met else '**missed**'} |"
-            )
+        for goal, value in reached:
+            sign, bound = "≥" if goal.get("at_least") else "≤", goal["bound"]
+            is_met = value >= bound if sign == "≥" else value <= bound
+            lines.append(f"| {goal['what']} | {value:.2f} | {sign} {bound:g} | {'met' if is_met else '**missed**'} |")
     return "\n".join(lines)
