@@ -17,8 +17,7 @@ import pytest
 
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from keyed.windows.triggers import NeverTrigger
-from tests.support.window_operators import window_columns, window_rows
+from tests.support.window_operators import trigger_of, window_columns, window_rows
 
 CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
 WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
@@ -29,30 +28,12 @@ WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
     "sessions": w.EventTimeSessionWindows.with_gap,
     "sessions_by_clock": w.ProcessingTimeSessionWindows.with_gap,
 }
-TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
-    "event_time": w.EventTimeTrigger,
-    "continuous": w.ContinuousEventTimeTrigger.of,
-    "continuous_by_clock": w.ContinuousProcessingTimeTrigger.of,
-    "count": w.CountTrigger.of,
-    "never": NeverTrigger,
-}
 
 
 def windows_of(text: str) -> w.WindowAssigner:
     """Return the assigner that a text names: ``hopping 2000 500 offset 10``."""
     name, *numbers = text.replace("offset ", "").split()
     return WINDOWS[name](*map(int, numbers))
-
-
-def trigger_of(text: str) -> w.Trigger:
-    """Return the trigger that a text names: ``purging continuous 2000``."""
-    name, _, rest = text.partition(" ")
-    if name == "timeout":
-        after, _, nested = rest.partition(" ")
-        resets = nested.startswith("resets ")
-        trigger = trigger_of(nested.removeprefix("resets "))
-        return w.ProcessingTimeoutTrigger.of(trigger, int(after), reset_timer_on_new_record=resets)
-    return w.PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
 
 
 class Harness:

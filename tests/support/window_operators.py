@@ -1,8 +1,11 @@
-"""Window operators by themselves, without a stream."""
+"""Window operators by themselves, without a stream, and triggers that a text names."""
 
+from collections.abc import Callable
 from typing import Any
 
+from keyed import windows as w
 from keyed.windows.definition import define
+from keyed.windows.triggers import NeverTrigger
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window_operator import WindowOperator
 
@@ -15,3 +18,28 @@ def window_rows(**parts: Any) -> WindowOperator:
 def window_columns(**parts: Any) -> WindowBatchOperator:
     """Return the operator that runs windows over whole columns, of the parts of a definition."""
     return WindowBatchOperator(define(**parts))
+
+
+TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
+    "event_time": w.EventTimeTrigger,
+    "by_clock": w.ProcessingTimeTrigger,
+    "continuous": w.ContinuousEventTimeTrigger.of,
+    "continuous_by_clock": w.ContinuousProcessingTimeTrigger.of,
+    "count": w.CountTrigger.of,
+    "never": NeverTrigger,
+}
+
+
+def trigger_of(text: str) -> w.Trigger:
+    """Return the trigger that a text names: ``purging continuous 2000``, ``timeout 50 keeps count 3``."""
+    name, _, rest = text.partition(" ")
+    if name == "timeout":
+        after, _, nested = rest.partition(" ")
+        resets, keeps = nested.startswith("resets "), nested.startswith("keeps ")
+        return w.ProcessingTimeoutTrigger.of(
+            trigger_of(nested.removeprefix("resets ").removeprefix("keeps ")),
+            int(after),
+            reset_timer_on_new_record=resets,
+            should_clear_on_timeout=not keeps,
+        )
+    return w.PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
