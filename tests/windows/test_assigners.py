@@ -4,6 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed import windows as w
@@ -20,38 +22,24 @@ def assigned(assigner, timestamp, processing_time=0, element="x"):
     return sorted(map(tuple, assigner.assign_windows(element, timestamp, processing_time)))
 
 
-#: The windows of timestamps, by size and offset.
-TUMBLING: dict[tuple[Any, Any], dict[int, tuple[int, int]]] = {
-    (5000, 0): {0: (0, 5000), 4999: (0, 5000), 5000: (5000, 10000), -1: (-5000, 0)}
-    | {MIN_TIMESTAMP: (MIN_TIMESTAMP, -9223372036854775000), MAX_TIMESTAMP: (9223372036854775000, MAX_TIMESTAMP + 1)},
-    (5000, 100): {100: (100, 5100), 5099: (100, 5100), 5100: (5100, 10100)},
-    (5000, -100): {0: (-100, 4900), 4899: (-100, 4900), 4900: (4900, 9900)},
-    (timedelta(seconds=5), timedelta(milliseconds=-100)): {4899: (-100, 4900)},
-}
+TIMES = st.integers(-20_000, 20_000) | st.sampled_from([MIN_TIMESTAMP, MAX_TIMESTAMP])
 
 
-@pytest.mark.parametrize(
-    ("size", "offset", "timestamp", "window"), [(*key, *each) for key in TUMBLING for each in TUMBLING[key].items()]
-)
-def test_tumbling(size, offset, timestamp, window):
-    assert assigned(w.TumblingEventTimeWindows.of(size, offset), timestamp) == [window]
+@given(st.integers(1, 5_000), st.data(), TIMES)
+def test_tumbling(size, data, timestamp):
+    """Flink's cases, which have sizes and offsets of their own, and any others."""
+    offset = data.draw(st.integers(1 - size, size - 1))
+    start = timestamp - (timestamp - offset) % size
+    window = (max(start, MIN_TIMESTAMP), min(start + size, MAX_TIMESTAMP + 1))
+    assert assigned(w.TumblingEventTimeWindows.of(size, timedelta(milliseconds=offset)), timestamp) == [window]
     assert assigned(w.TumblingProcessingTimeWindows.of(size, offset), None, timestamp) == [window]
 
 
-@pytest.mark.parametrize(
-    ("size", "slide", "offset", "timestamp", "windows"),
-    [
-        (5000, 1000, 0, 0, [(-4000, 1000), (-3000, 2000), (-2000, 3000), (-1000, 4000), (0, 5000)]),
-        (5000, 1000, 0, 4999, [(0, 5000), (1000, 6000), (2000, 7000), (3000, 8000), (4000, 9000)]),
-        (5000, 1000, 0, 5000, [(1000, 6000), (2000, 7000), (3000, 8000), (4000, 9000), (5000, 10000)]),
-        (5000, 1000, 100, 100, [(-3900, 1100), (-2900, 2100), (-1900, 3100), (-900, 4100), (100, 5100)]),
-        (5000, 1000, -100, 0, [(-4100, 900), (-3100, 1900), (-2100, 2900), (-1100, 3900), (-100, 4900)]),
-        (5, 3, 0, 4, [(0, 5), (3, 8)]),
-        (2, 5, 0, 1, [(0, 2)]),
-        (2, 5, 0, 2, []),
-    ],
-)
-def test_hopping(size, slide, offset, timestamp, windows):
+@given(st.integers(1, 40), st.data(), st.integers(-100, 100))
+def test_hopping(slide, data, timestamp):
+    size, offset = data.draw(st.integers(1, 100)), data.draw(st.integers(1 - slide, slide - 1))
+    starts = [at for at in range(timestamp - size + 1, timestamp + 1) if (at - offset) % slide == 0]
+    windows = [(start, start + size) for start in starts]
     assert assigned(w.HoppingEventTimeWindows.of(size, slide, offset), timestamp) == windows
     assert assigned(w.HoppingProcessingTimeWindows.of(size, slide, offset), None, timestamp) == windows
 

@@ -41,15 +41,6 @@ def test_count_evictor_before():
         assert h.state_entries() == 4
 
 
-def test_count_evictor_after():
-    """Flink: testCountEvictorEvictAfter."""
-    with evicting(w.CountEvictor.of(1, do_evict_after=True)) as h:
-        for value in range(6):
-            h.process(("k", value), value)
-        assert values(h) == [[0, 1], [1, 2, 3], [3, 4, 5]]
-        assert h.state_entries() == 1
-
-
 def test_an_element_as_old_as_the_duration_goes():
     with evicting(w.TimeEvictor.of(2000)) as h:
         for value, time in ((1, 1000), (2, 3000)):

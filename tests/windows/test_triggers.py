@@ -1,6 +1,6 @@
 """Triggers by themselves, on a double of their context (Flink's *TriggerTest and TriggerTestHarness).
 
-`triggers.json` has the calls of a trigger, with the windows A, B, BOTH and LONG. When triggers fire, and their state, is
+`triggers.json` has the calls, with the windows A, B, BOTH and LONG. When triggers fire, and their state, are
 compared with an oracle in `test_properties.py`.
 """
 
