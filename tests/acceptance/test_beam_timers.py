@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.steps import Case, read_cases, with_domains
@@ -42,31 +42,6 @@ def test_two_timers_that_set_each_other(store, domain):
     advance(harness, domain, 100)
     assert harness.values() == [(at, "k", "ab"[at % 2]) for at in range(10, 17)]
     assert pending(harness) == []
-
-
-@both_stores
-def test_event_time_timer_loop(store):
-    """ParDoTest.testEventTimeTimerLoop: a timer that sets itself again, five times."""
-
-    class Loop(KeyedProcessFunction):
-        count = ValueState(int, default=0)
-
-        def process_element(self, value, ctx):
-            ctx.timer_service().set_timer("loop", 1)
-
-        def on_timer(self, timestamp, ctx):
-            count = self.count.value() + 1
-            self.count.update(count)
-            yield count
-            if count < 5:
-                ctx.timer_service().set_timer("loop", timestamp + 1)
-
-    for steps in ([MAX_TIMESTAMP], range(1, 7)):
-        harness = KeyedTestHarness(Loop(), key=key_of, store=store)
-        harness.process(("k",), 0)
-        for step in steps:
-            harness.advance_watermark(step)
-        assert harness.take_output() == [Record(number, number) for number in range(1, 6)]
 
 
 def test_output_timestamp():
@@ -277,35 +252,6 @@ def test_hash_join(store, crash):
         b"Unmatched<cc>",
     ]
     assert harness.state_entries() == 0
-
-
-def test_index_assignment():
-    """userstate_test.test_index_assignment, with a CombiningValueState."""
-
-    class Sum:
-        def create_accumulator(self):
-            return 0
-
-        def add(self, value, accumulator):
-            return accumulator + value
-
-        def get_result(self, accumulator):
-            return accumulator
-
-        def merge(self, a, b):
-            return a + b
-
-    class Index(KeyedProcessFunction):
-        index = AggregatingState(Sum(), int)
-
-        def process_element(self, value, ctx):
-            yield value[1], self.index.get() or 0
-            self.index.add(1)
-
-    harness = KeyedTestHarness(Index(), key=key_of)
-    for element in "ABCD":
-        harness.process(("mykey", element))
-    assert [r.value for r in harness.take_output()] == [("A", 0), ("B", 1), ("C", 2), ("D", 3)]
 
 
 def test_stateful_sum_then_group_by_key():

@@ -1,7 +1,8 @@
 """Flink's CoBroadcastWithKeyedOperatorTest, through the harness, and BroadcastStateITCase. Keys are mostly texts.
 
 Of the second there is testKeyedWithBroadcastTranslation: without a key, as in testBroadcastTranslation, nothing is
-processed here. Its timers are numbered by their key, and not by a counter of the task that sets them.
+processed here. Its timers are numbered by their key, and not by a counter of the task that sets them. Access to keyed
+state from the broadcast side is in `tests/keyed/testing/test_broadcast.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import KeyedBroadcastProcessFunction, ListState, MapState, OutputTag, ValueState
-from keyed.errors import StateAccessError
+from keyed import KeyedBroadcastProcessFunction, MapState, OutputTag
 from keyed.testing import KeyedTestHarness, Record
 
 STATE = MapState(str, int, name="broadcast-state")
@@ -23,45 +23,6 @@ def harness_of(function, **options):
 
 def about(kind, value, watermark, ctx):
     return f"{kind}:{value} WM:{watermark} TS:{ctx.timestamp()}"
-
-
-class KeyQuerying(KeyedBroadcastProcessFunction):
-    def process_element(self, value, ctx):
-        assert ctx.get_current_key() == value[0]
-        yield value[1]
-
-    def process_broadcast_element(self, value, ctx):
-        pass
-
-
-def test_key_querying():
-    """Flink's testKeyQuerying."""
-    harness = harness_of(KeyQuerying(), key=lambda value: value[0])
-    harness.process((5, "5"), 12)
-    harness.process((42, "42"), 13)
-    assert harness.take_output() == [Record("5", 12), Record("42", 13)]
-
-
-class KeyedStateAccessed(KeyedBroadcastProcessFunction):
-    values = ListState(str, name="listStateTest")
-
-    def process_element(self, value, ctx):
-        self.values.add(value)
-
-    def process_broadcast_element(self, value, ctx):
-        ctx.apply_to_keyed_state(self.values, lambda key, state: ctx.collect((key, list(state.get()))))
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_access_to_keyed_state(parallelism):
-    """Flink's testAccessToKeyedStateIt."""
-    harness = harness_of(KeyedStateAccessed(), parallelism=parallelism)
-    for value, timestamp, count in (("test1", 12, 2), ("test2", 13, 3), ("test3", 14, 3), ("test2", 13, 1)):
-        for _ in range(count):
-            harness.process(value, timestamp)
-    harness.process_broadcast_element(1, 13)
-    expected = [("test1", ["test1"] * 2), ("test2", ["test2"] * 4), ("test3", ["test3"] * 3)]
-    assert sorted(harness.take_output()) == [Record(each, 13) for each in expected]
 
 
 class WithTimer(KeyedBroadcastProcessFunction):
@@ -171,25 +132,6 @@ def test_scale_up_and_down(before, after):
         assert [record.value for record in again.take_output()] == ["test1=3", "test2=3", "test3=3"]
     assert again.state_entries() == 3 * after
     assert again.broadcast_state("broadcast-state") == {"test1": 3, "test2": 3, "test3": 3}
-
-
-class KeyedStateOnBroadcastSide(KeyedBroadcastProcessFunction):
-    value = ValueState(int)
-
-    def process_element(self, value, ctx):
-        self.value.update(1)
-
-    def process_broadcast_element(self, value, ctx):
-        self.value.value()
-
-
-def test_no_keyed_state_on_the_broadcast_side():
-    """Flink's testNoKeyedStateOnBroadcastSide."""
-    harness = harness_of(KeyedStateOnBroadcastSide())
-    harness.process("a")
-    harness.advance_watermark(10)
-    with pytest.raises(StateAccessError, match="apply_to_keyed_state"):
-        harness.process_broadcast_element(5, 12)
 
 
 LONGS = MapState(int, str, name="broadcast-state")

@@ -1,7 +1,8 @@
-"""Flink's IntervalJoinOperatorTest, through the harness of two inputs, and its IntervalJoinITCase.
+"""Flink's IntervalJoinOperatorTest, through the harness of two inputs.
 
 An element is its time; the pairs that come out are told as (left, right). Flink looks at its buffers, which are the
-times under which elements are kept here. The second runs in the local runtime, on both paths.
+times under which elements are kept here. The pairs of streams of its IntervalJoinITCase are those of brute force, in
+`tests/keyed/joins/test_oracles.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import keyed
@@ -17,7 +17,7 @@ from keyed import OutputTag
 from keyed.errors import DefinitionError, TimestampError
 from keyed.joins import IntervalJoin, ProcessJoinFunction
 from keyed.joins.interval import JoinContext
-from keyed.testing import KeyedTestHarness, Record
+from keyed.testing import KeyedTestHarness
 
 LEFT, RIGHT = OutputTag("left"), OutputTag("right")
 
@@ -182,75 +182,6 @@ def test_late_data(aside):
         dropped = [[record.value for record in harness.take_side_output(tag)] for tag in (LEFT, RIGHT)]
         assert dropped == ([[1, 2], [1]] if aside else [[], []])
         assert harness.metrics()["rows_dropped"] == (0 if aside else 3)
-
-
-def test_late_data_beside_data_that_is_not():
-    """As testDiscardsLateData and testLateData are written."""
-    with harness_of(-1, 1) as harness:
-        for time in (1, 2, 3):
-            harness.process_element1(time, time)
-            harness.process_element2(time, time)
-        harness.advance_watermark1(3)
-        harness.advance_watermark2(3)
-        harness.process_element1(1, 1)
-        for time in (4, 5):
-            harness.process_element1(time, time)
-            harness.process_element2(time, time)
-        assert sorted(pairs(harness)) == [
-            (left, right) for left in range(1, 6) for right in range(1, 6) if abs(left - right) <= 1
-        ]
-    with harness_of(-1, 1, late_left=LEFT, late_right=RIGHT) as harness:
-        harness.process_element1(3, 3)
-        harness.process_element2(3, 3)
-        harness.advance_watermark1(3)
-        harness.advance_watermark2(3)
-        harness.process_element1(4, 4)
-        harness.process_element2(4, 4)
-        harness.process_element1(1, 1)
-        harness.process_element2(2, 2)
-        harness.process_element1(5, 5)
-        harness.process_element2(5, 5)
-        assert sorted(pairs(harness)) == [(3, 3), (3, 4), (4, 3), (4, 4), (4, 5), (5, 4), (5, 5)]
-        assert harness.take_side_output(LEFT) == [Record(1, 1)]
-        assert harness.take_side_output(RIGHT) == [Record(2, 2)]
-
-
-IN_ORDER = [("key", time) for time in range(3)]
-SIX = [("key", time) for time in range(6)]
-KEYS = [(f"key{1 + time % 2}", time) for time in range(6)]
-UNORDERED = [[("key", time) for time in times] for times in ((5, 1, 4, 3, 2, 9, 8, 7, 6), (2, 1, 3, 4, 5, 8, 7, 9, 6))]
-NEAR = [("key", left, right) for left in range(1, 10) for right in range(1, 10) if abs(left - right) <= 1]
-
-
-@pytest.mark.parametrize("path", ["row", "vectorized"])
-@pytest.mark.parametrize(
-    ("left", "right", "bounds", "expected"),
-    [
-        # testCanJoinOverSameKey.
-        (SIX, SIX, {"lower": 0, "upper": 0}, [("key", time, time) for time in range(6)]),
-        # testJoinsCorrectlyWithMultipleKeys.
-        (KEYS, KEYS, {"lower": 0, "upper": 1}, sorted((key, time, time) for key, time in KEYS)),
-        # testBoundedUnorderedStreamsStillJoinCorrectly.
-        (*UNORDERED, {"lower": -1, "upper": 1}, NEAR),
-        # testBoundsCanBeExclusive.
-        (IN_ORDER, IN_ORDER, {"lower": 0, "upper": 2} | EXCLUSIVE, [("key", 0, 1), ("key", 1, 2)]),
-        # testBoundsCanBeInclusive and testBoundsAreInclusiveByDefault.
-        (IN_ORDER, IN_ORDER, {"lower": 0, "upper": 2}, [("key", n, m) for n in range(3) for m in range(n, 3)]),
-    ],
-)
-def test_of_streams(path, left, right, bounds, expected):
-    """IntervalJoinITCase: pairs of two streams, whose watermark is up to four behind."""
-    streams = [
-        keyed.stream(
-            pa.table({"key": [key for key, _ in rows], "time": [time for _, time in rows]}),
-            timestamp="time",
-            watermark=keyed.bounded_out_of_orderness(4),
-        )
-        for rows in (left, right)
-    ]
-    join = IntervalJoin(lambda left, right: (left.key, left.time, right.time), path=path, **bounds)
-    out = streams[0].connect(streams[1]).key_by("key").process(join, "key string, left bigint, right bigint")
-    assert sorted(map(tuple, out.run(rows_per_batch=5).values)) == expected
 
 
 def test_bounds_are_needed_and_event_time():

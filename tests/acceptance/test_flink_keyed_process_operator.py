@@ -66,20 +66,6 @@ def harness_of(function, **kwargs):
     return KeyedTestHarness(function, key=identity, **kwargs)
 
 
-def test_key_querying():
-    """KeyedProcessOperatorTest.testKeyQuerying."""
-
-    class KeyQuerying(KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            assert ctx.get_current_key() == value[0]
-            yield value[1]
-
-    harness = KeyedTestHarness(KeyQuerying(), key=lambda value: value[0])
-    harness.process((5, "5"), 12)
-    harness.process((42, "42"), 13)
-    assert harness.take_output() == [Record("5", 12), Record("42", 13)]
-
-
 def test_timestamp_and_watermark_querying():
     """KeyedProcessOperatorTest.testTimestampAndWatermarkQuerying."""
     harness = harness_of(Querying(EVENT))

@@ -6,13 +6,6 @@ about serialisers, asynchronous snapshots and queryable state have no counterpar
 
 from __future__ import annotations
 
-import datetime as dt
-import enum
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import NamedTuple
-from uuid import UUID
-
 import attrs
 import pytest
 
@@ -151,21 +144,6 @@ def test_a_list_that_was_read_is_the_reader_s_own(harness):
     assert harness.call(lambda f, _: (f.numbers.get().clear(), f.numbers.get())[1]) == [1, 3]
 
 
-def test_a_list_may_change_while_it_is_iterated(harness):
-    """The iteration is over what the list held when it began."""
-
-    def do(f, _):
-        seen = []
-        for number in f.numbers:
-            seen.append(number)
-            f.numbers.add(number * 10)
-        return seen
-
-    harness.call(lambda f, _: f.numbers.add_all([1, 2]))
-    assert harness.call(do) == [1, 2]
-    assert harness.call(lambda f, _: f.numbers.get()) == [1, 2, 10, 20]
-
-
 def test_values_that_are_made_while_they_are_added(harness):
     """ListState.addAll of an iterable that uses the list: what it did comes first, and a failure adds nothing."""
 
@@ -270,37 +248,6 @@ def test_map_state_iterator_arbitrary_access(harness):
     assert harness.state_entries() == size // 2
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_map_state_changes_while_it_is_iterated(harness, stored):
-    """Iterators of Flink's RocksDBMapState: what is removed does not come, what was changed comes as it is now."""
-
-    def fill(f, _):
-        f.table.put_all({number: str(number) for number in range(5)})
-
-    def walk(f, _):
-        if not stored:
-            fill(f, _)
-        seen = []
-        for number, text in f.table.items():
-            seen.append((number, text))
-            if number == 0:
-                f.table.remove(1)
-                f.table.put(2, "changed")
-                f.table.put(99, "new")
-            if number == 3:
-                f.table.clear()
-                f.table.put(1, "again")
-        return seen, list(f.table.items())
-
-    if stored:
-        harness.call(fill)
-    seen, left = harness.call(walk)
-    assert [pair for pair in seen if pair[0] != 99] == [(0, "0"), (2, "changed"), (3, "3")]
-    assert left == [(1, "again")]
-    assert harness.call(lambda f, _: list(f.table.items())) == left
-    assert harness.state_entries() == 1
-
-
 def test_map_state_bad_keys_and_values(harness):
     """Keys are checked at the call, values before the commit."""
     harness.call(lambda f, _: f.table.put(1, "1"))
@@ -361,76 +308,6 @@ def test_key_group_snapshot_restore(harness):
         parts.append(moved)
     read = [parts[-1].call(lambda f, _: (f.numbers.get(), f.count.value()), key=key) for key in range(20)]
     assert read == [([8, 3, 1, 5], 5)] * 20
-
-
-class Colour(enum.Enum):
-    RED = "red"
-
-
-@attrs.frozen
-class Frozen:
-    at: dt.datetime
-    price: Decimal | None = None
-
-
-@dataclass
-class Plain:
-    name: str
-    tags: list[str]
-
-
-class Named(NamedTuple):
-    a: int
-    b: str
-
-
-AT = dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.UTC)
-
-
-@both_stores
-@pytest.mark.parametrize(
-    ("type_", "value"),
-    [
-        (object, [1, 2.5, "x", None, (1, (2,)), {"a": [b"\0"], 2: frozenset({3})}, {4}]),
-        (object, {"at": AT, "day": AT.date(), "for": dt.timedelta(1), "id": UUID(int=7), "price": Decimal("1.50")}),
-        (int, 2**200),
-        (int, -1),
-        (float, float("inf")),
-        (str, "\0é\U0001f600"),
-        (bytes, b""),
-        (bool, False),
-        (Colour, Colour.RED),
-        (Frozen, Frozen(AT, Decimal("0.10"))),
-        (Plain, Plain("n", ["a", "b"])),
-        (Named, Named(1, "b")),
-        (tuple[int, ...], (1, 2, 3)),
-        (dict[int, list[Named]], {1: [Named(2, "c")]}),
-        (set[str], {"a", "b"}),
-        (int | str, "either"),
-    ],
-)
-def test_values_of_many_types(store, type_, value):
-    """testPojo..., testKryo...: a value comes back equal and of its type, read in another commit from another store."""
-
-    class Typed(Told):
-        one = ValueState(type_)
-        many = ListState(type_)
-        by_name = MapState(str, type_)
-
-    def write(f, _):
-        f.one.update(value)
-        f.many.add(value)
-        f.by_name.put("x", value)
-
-    def read(f, _):
-        return f.one.value(), f.many.get()[0], f.by_name.get("x"), f.by_name["x"]
-
-    harness = Harness(Typed(), store=store)
-    harness.call(write)
-    again = harness.again(Typed(), store=store)
-    for found in again.call(read):
-        assert found == value
-        assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(

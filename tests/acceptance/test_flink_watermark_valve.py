@@ -6,10 +6,13 @@ so cases in which Flink toggles the status without rows have a row of the time t
 
 from __future__ import annotations
 
+import pytest
+
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import advance
 from keyed.job.watermarks import WatermarkStrategy
+from tests.acceptance.steps import read_cases
 
 _TIMEOUT = 100
 
@@ -42,61 +45,13 @@ class Valve:
         return self.watermark
 
 
-def of(*watermarks):
-    valve = Valve(len(watermarks))
-    for channel, watermark in enumerate(watermarks):
-        valve.input(watermark, channel)
-    return valve
-
-
-def test_multiple_input_yields_watermark_only_when_all_channels_receive_watermarks():
-    valve = Valve(3)
-    assert [valve.input(0, channel) for channel in range(3)] == [MIN_TIMESTAMP, MIN_TIMESTAMP, 0]
-
-
-def test_multiple_input_increasing_watermarks():
-    valve = of(0, 0, 0)
-    steps = [(12, 0), (8, 2), (10, 2), (15, 1), (17, 2), (20, 0)]
-    assert [valve.input(*step) for step in steps] == [0, 0, 0, 10, 12, 15]
-
-
-def test_multiple_input_decreasing_watermarks_yields_no_output():
-    valve = of(25, 10, 17)
-    assert [valve.input(*step) for step in [(12, 0), (8, 1), (15, 2)]] == [10, 10, 10]
-
-
-def test_multiple_input_watermark_advancing_with_partially_idle_channels():
-    valve = Valve(3)
-    valve.input(15, 0)
-    assert valve.input(10, 1) == MIN_TIMESTAMP
-    assert valve.idle(2) == 10
-    assert [valve.input(18, 1), valve.input(20, 0)] == [15, 18]
-
-
-def test_multiple_input_watermark_advancing_as_channels_individually_become_idle():
-    valve = of(25, 10, 17)
-    assert [valve.idle(1), valve.idle(2)] == [17, 25]
-
-
-def test_multiple_input_flush_max_watermark_once_all_inputs_become_idle():
-    valve = of(10, 5, 3)
-    assert [valve.idle(0), valve.idle(1), valve.idle(2)] == [3, 3, 10]
-
-
-def test_multiple_input_flush_max_watermark_with_unaligned_last_channel():
-    """A channel comes back, catches up in part, and is the last to become idle (FLINK-7728)."""
-    valve = of(100, 50, 70)
-    assert valve.idle(1) == 70
-    assert valve.input(60, 1) == 70
-    assert [valve.idle(0), valve.idle(2), valve.idle(1)][-1] == 100
-
-
-def test_multiple_input_watermark_realignment_after_resume_active():
-    """A channel that comes back counts again when it has caught up with what has come out."""
-    valve = of(10, 7, 3)
-    assert valve.idle(2) == 7
-    assert valve.input(5, 2) == 7
-    assert valve.input(9, 1) == 9
-    assert valve.input(9, 2) == 9
-    assert valve.input(12, 1) == 9
-    assert valve.input(11, 2) == 10
+@pytest.mark.parametrize("case", read_cases("flink_watermark_valve.json"), ids=lambda case: case["name"])
+def test_a_case_holds(case):
+    """Channels have their first watermarks; a step is a watermark or "idle", the channel, and the valve's watermark."""
+    valve = Valve(len(case["channels"]))
+    for channel, watermark in enumerate(case["channels"]):
+        if watermark is not None:
+            valve.input(watermark, channel)
+    for watermark, channel, expected in case["steps"]:
+        result = valve.idle(channel) if watermark == "idle" else valve.input(watermark, channel)
+        assert result == (MIN_TIMESTAMP if expected is None else expected), (watermark, channel)

@@ -1,4 +1,7 @@
-"""Flink's CoGroupJoinITCase, and the session windows of its page on joins, in the local runtime, on both paths."""
+"""Flink's CoGroupJoinITCase, and the session windows of its page on joins, in the local runtime.
+
+Pairs of tumbling windows are those of brute force, in `tests/keyed/joins/test_oracles.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from keyed.extending import schema_of
 from keyed.joins import WindowCoGroup, WindowJoin
 from keyed.testing import KeyedTestHarness, Record
 
-LEFT = [(*"ax", 0), (*"ay", 1), (*"az", 2), (*"bu", 3), (*"bw", 5), (*"ai", 6), (*"aj", 7), (*"ak", 8)]
-RIGHT = [(*"au", 0), (*"aw", 1), (*"bi", 3), (*"bk", 5), (*"ax", 6), (*"az", 8)]
 PATHS = pytest.mark.parametrize("path", ["row", "vectorized"])
 SCHEMA = arrow_schema(schema_of("k string, v string, t bigint"))
 
@@ -52,21 +53,6 @@ def test_co_group(path):
         ("(a,6)(a,7)(a,8)", ""),
         ("(b,3)(b,4)(b,5)", "(b,3)"),
     ]
-
-
-@PATHS
-def test_join(path):
-    """TestJoin."""
-    found = joined(WindowJoin(pair, size=3, path=path), LEFT, RIGHT)
-    assert found == product(("ax0 ay1 az2", "au0 aw1"), ("bu3 bw5", "bi3 bk5"), ("ai6 aj7 ak8", "ax6 az8"))
-
-
-@PATHS
-def test_self_join(path):
-    """TestSelfJoin."""
-    windows = ("ax0 ay1 az2", "bu3 bw5", "ai6 aj7 ak8")
-    found = joined(WindowJoin(pair, size=3, path=path), LEFT, LEFT)
-    assert found == product(*((window, window) for window in windows))
 
 
 def test_session_windows():

@@ -8,7 +8,6 @@ and computed (``vectorized``), and crashes after every element.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,9 @@ import pytest
 
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from tests.support.window_operators import trigger_of, window_columns, window_rows
+from tests.support.window_operators import trigger_of, window_columns, window_rows, windows_of
 
 CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
-WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
-    "tumbling": w.TumblingEventTimeWindows.of,
-    "tumbling_by_clock": w.TumblingProcessingTimeWindows.of,
-    "hopping": w.HoppingEventTimeWindows.of,
-    "hopping_by_clock": w.HoppingProcessingTimeWindows.of,
-    "sessions": w.EventTimeSessionWindows.with_gap,
-    "sessions_by_clock": w.ProcessingTimeSessionWindows.with_gap,
-}
-
-
-def windows_of(text: str) -> w.WindowAssigner:
-    """Return the assigner that a text names: ``hopping 2000 500 offset 10``."""
-    name, *numbers = text.replace("offset ", "").split()
-    return WINDOWS[name](*map(int, numbers))
 
 
 class Harness:

@@ -1,4 +1,4 @@
-"""Window operators by themselves, without a stream, and triggers that a text names."""
+"""Window operators by themselves, without a stream, and assigners and triggers that a text names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +20,14 @@ def window_columns(**parts: Any) -> WindowBatchOperator:
     return WindowBatchOperator(define(**parts))
 
 
+WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
+    "tumbling": w.TumblingEventTimeWindows.of,
+    "tumbling_by_clock": w.TumblingProcessingTimeWindows.of,
+    "hopping": w.HoppingEventTimeWindows.of,
+    "hopping_by_clock": w.HoppingProcessingTimeWindows.of,
+    "sessions": w.EventTimeSessionWindows.with_gap,
+    "sessions_by_clock": w.ProcessingTimeSessionWindows.with_gap,
+}
 TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
     "event_time": w.EventTimeTrigger,
     "by_clock": w.ProcessingTimeTrigger,
@@ -28,6 +36,12 @@ TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
     "count": w.CountTrigger.of,
     "never": NeverTrigger,
 }
+
+
+def windows_of(text: str) -> w.WindowAssigner:
+    """Return the assigner that a text names: ``hopping 2000 500 offset 10``."""
+    name, *numbers = text.replace("offset ", "").split()
+    return WINDOWS[name](*map(int, numbers))
 
 
 def trigger_of(text: str) -> w.Trigger:

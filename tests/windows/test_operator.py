@@ -71,31 +71,6 @@ def emptied(function, **options):
         nothing_left(harness)
 
 
-def test_late_firing_after_a_purge_holds_only_the_late_element():
-    """Flink: testLateness uses a purging trigger: each late firing is of the late element alone."""
-    trigger = w.PurgingTrigger.of(w.EventTimeTrigger())
-    op = operator(w.TumblingEventTimeWindows.of(2000), "general", allowed_lateness_ms=500, trigger=trigger)
-    with emptied(op) as h:
-        h.process(("k", 1), 500)
-        h.advance_watermark(1999)
-        h.process(("k", 2), 1997)
-        assert taken(h) == [("k", 0, 2000, 1, 1999), ("k", 0, 2000, 2, 1999)]
-        assert [timer.timestamp for timer in h.pending_timers()] == [2499]
-        h.advance_watermark(2499)
-
-
-def test_cleanup_time_at_the_end_of_time_is_never():
-    """Flink: testCleanupTimeOverflow. The sum of end and lateness is beyond int64."""
-    op = operator(w.TumblingEventTimeWindows.of(1000), "general", allowed_lateness_ms=MAX_TIMESTAMP)
-    with harness_of(op) as h:
-        h.process(("k", 1), 1000)
-        h.advance_watermark(1999)
-        assert taken(h) == [("k", 1000, 2000, 1, 1999)]
-        h.advance_watermark(MAX_TIMESTAMP - 1)
-        h.process(("k", 1), 1000)
-        assert taken(h) == [("k", 1000, 2000, 2, 1999)]
-
-
 @each_layout
 def test_times_at_the_limits(keeps):
     with emptied(operator(w.TumblingEventTimeWindows.of(1000), keeps)) as h:

@@ -214,75 +214,53 @@ def test_both_runtimes_refuse_a_state_as_a_value_with_the_same_error(spark):
 # Lists and maps by Python's names -------------------------------------------------------------------------------------
 
 
+def outcome(container, method, arguments):
+    """Return the result of a method, or its error."""
+    try:
+        result = container[slice(*arguments)] if method == "slice" else getattr(container, method)(*arguments)
+    except (IndexError, KeyError) as error:
+        return "IndexError" if isinstance(error, IndexError) else repr(error)
+    return result.copy() if isinstance(result, list) else result
+
+
+def shown(elements, entries, aside):
+    """Return what a list and two maps have and answer."""
+    listed = [len(elements), bool(elements), list(elements), list(reversed(elements)), [1] in elements]
+    return [*listed, len(entries), bool(entries), dict(sorted(entries.items())), dict(sorted(aside.items()))]
+
+
 class AsInPython(KeyedProcessFunction):
     elements = ListState(list[int])
     entries = MapState(str, list[int])
     aside = MapState(str, int)
 
     def process_element(self, call, ctx):
-        namespace, name, arguments = call
-        states: Any = (state.namespace(namespace) for state in (self.elements, self.entries, self.aside))
-        elements, entries, aside = states
-        match name:
-            case "append":
-                elements.append(*arguments)
-            case "slice":
-                yield elements[slice(*arguments)]
-            case "at":
-                try:
-                    yield elements[arguments]
-                except IndexError:
-                    yield "IndexError"
-            case "update":
-                entries.update(dict([arguments]))
-                aside.update([("pairs", 1)], keyword=2)
-            case "setdefault":
-                yield entries.setdefault(*arguments)
-            case "pop":
-                yield entries.pop(*arguments, "default")
-            case "strict":
-                try:
-                    yield entries.pop(arguments[0])
-                except KeyError as error:
-                    yield repr(error)
-        yield [len(elements), bool(elements), list(elements), list(reversed(elements)), [1] in elements]
-        yield [len(entries), bool(entries), dict(entries), dict(aside)]
+        namespace, name, method, *arguments = call
+        states = {each: getattr(self, each).namespace(namespace) for each in ("elements", "entries", "aside")}
+        yield outcome(states[name], method, arguments), shown(**states)
 
 
-CALLS = [
-    *(("append", ([1],)), ("at", -1), ("append", ([2],)), ("at", 0), ("at", 1), ("at", 2), ("slice", (1,))),
-    *(("setdefault", ("a", [])), ("update", ("a", [1, 2])), ("setdefault", ("a", [])), ("pop", ("b",))),
-    *(("strict", ("b",)), ("pop", ("a",)), ("strict", ("a",)), ("setdefault", ("c", [9])), ("strict", ("c",))),
+CALLS: list[tuple[Any, ...]] = [
+    ("elements", "append", [1]),
+    ("elements", "__getitem__", -1),
+    ("elements", "append", [2]),
+    *(("elements", "__getitem__", index) for index in (0, 1, 2)),
+    ("elements", "slice", 1, None),
+    ("entries", "setdefault", "a", []),
+    ("entries", "update", {"a": [1, 2]}),
+    ("entries", "setdefault", "a", []),
+    ("entries", "pop", "b", "default"),
+    *(("entries", "pop", key) for key in "baa"),
+    ("entries", "setdefault", "c", [9]),
+    ("aside", "update", [("pairs", 1)]),
 ]
 
 
 def model(calls):
-    """The results of the calls on lists and dictionaries."""
-    elements: list[Any] = []
-    entries: Any = {}
-    aside: dict[str, int] = {}
-    for name, arguments in calls:
-        match name:
-            case "append":
-                elements.append(*arguments)
-            case "slice":
-                yield elements[slice(*arguments)]
-            case "at":
-                yield elements[arguments] if arguments < len(elements) else "IndexError"
-            case "update":
-                entries.update([arguments])
-                aside.update([("pairs", 1)], keyword=2)
-            case "setdefault":
-                yield list(entries.setdefault(*arguments))
-            case "pop":
-                yield entries.pop(*arguments, "default")
-            case "strict":
-                try:
-                    yield entries.pop(arguments[0])
-                except KeyError as error:
-                    yield repr(error)
-        yield [len(elements), bool(elements), list(elements), elements[::-1], [1] in elements]
-        yield [len(entries), bool(entries), dict(sorted(entries.items())), dict(sorted(aside.items()))]
+    """Yield the results of the calls on a list and dictionaries."""
+    containers: dict[str, Any] = {"elements": [], "entries": {}, "aside": {}}
+    for name, method, *arguments in calls:
+        yield outcome(containers[name], method, arguments), shown(**containers)
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 100])
@@ -307,7 +285,7 @@ def test_a_broadcast_state_is_read_only_for_elements_by_pythons_names_too():
     class Rules(keyed.KeyedBroadcastProcessFunction):
         def process_broadcast_element(self, value, ctx):
             state = ctx.get_broadcast_state(rules)
-            state.update({value: 1, "other": 2})
+            state.update({value: 1}, other=2)
             assert state.pop("other") == 2
             assert state.setdefault("more", 3) == 3
             assert len(state) == 2
