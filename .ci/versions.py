@@ -26,14 +26,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST, PYTHONS = "lowest", "pythons"
-EXTRAS = ("completion", "connect", "examples", "kafka", "prometheus", "s3", "server", "spark", "sql")
-#: For tables that both runtimes write, in the environments of a version of Spark; the catalog is a file.
-LAKEHOUSE, CATALOG = ("delta", "iceberg"), "pyiceberg[sql-sqlite]"
+EXTRAS = (
+    *("completion", "connect", "delta", "examples", "iceberg", "kafka", "opentelemetry", "postgres", "prometheus"),
+    *("registry", "s3", "server", "spark", "sql"),
+)
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
-TOOLS = ("cloudpickle", "httpx", "hypothesis", "playwright", "polars", "psutil", "pytest", "pytest-xdist", "pyyaml")
-#: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
-LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-common-protos": "1.65.0"}
-NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}
+TOOLS = (
+    *("cloudpickle", "httpx", "hypothesis", "opentelemetry-sdk", "playwright", "polars", "psutil"),
+    *("pyiceberg[sql-sqlite]", "pytest", "pytest-xdist", "pyyaml"),
+)
+#: What the lowest pyspark asks for under `pyspark[connect]`, and others of the lowest: theirs are not our declarations.
+LOWEST_OF_OTHERS = {
+    "googleapis-common-protos": "1.65.0",
+    "grpcio": "1.67.0",
+    "grpcio-status": "1.67.0",
+    "opentelemetry-sdk": "1.27.0",
+}
+#: What the lowest versions of others bound from above.
+NOT_PINNED_AT_LOWEST = {
+    *("cachetools", "numpy", "opentelemetry-semantic-conventions", "psycopg-binary", "rich", "zstandard"),
+}
 #: Two workers, as `make test` has it. Older versions of PySpark leave their sockets to the garbage collector.
 OPTIONS = ("-n", "2", "--dist", "loadgroup", "-W", "ignore:unclosed:ResourceWarning")
 
@@ -85,7 +97,7 @@ def prepared(environment: str, interpreter: str = sys.executable) -> Path:
     folder = ENVIRONMENTS / environment
     python, stamp = folder / "bin" / "python", folder / "made-from"
     wanted = constraints(environment)
-    digest = hashlib.sha256("\n".join([str(ROOT), *LAKEHOUSE, *wanted]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([str(ROOT), *EXTRAS, *TOOLS, *wanted]).encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
     print(f"Installing into {folder.relative_to(ROOT)}", flush=True)
@@ -94,8 +106,7 @@ def prepared(environment: str, interpreter: str = sys.executable) -> Path:
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(wanted) + "\n")
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--use-pep517"]
-    extras, tools = (EXTRAS, TOOLS) if environment == LOWEST else ((*EXTRAS, *LAKEHOUSE), (*TOOLS, CATALOG))
-    packages = ["."] if environment.startswith("python") else [f".[{','.join(extras)}]", *tools]
+    packages = ["."] if environment.startswith("python") else [f".[{','.join(EXTRAS)}]", *TOOLS]
     subprocess.run([*pip, "--constraint", pins, "--editable", *packages], cwd=ROOT, check=True)
     stamp.write_text(digest)
     return python

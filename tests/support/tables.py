@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pyarrow as pa
 import uvicorn
 
 import keyed
@@ -21,6 +22,12 @@ from keyed.tables import StateTables, open_tables
 from keyed.tables.server.app import make_app
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
+
+
+def rows_with_dicts(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table with maps as dicts; pyarrow converts maps itself from version 19 on."""
+    maps = [field.name for field in table.schema if pa.types.is_map(field.type)]
+    return [row | {name: dict(row[name]) for name in maps if row[name] is not None} for row in table.to_pylist()]
 
 
 @contextmanager

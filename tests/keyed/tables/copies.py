@@ -20,6 +20,7 @@ from keyed.tables import StateTables, open_tables
 from keyed.topics import UpsertTopic
 from keyed.vectorized import TableState, VectorizedFunction
 from tests.keyed.changelog.kafka import topics
+from tests.support.tables import rows_with_dicts
 from tests.support.waiting import until
 
 _SUMS: dict[str, Any] = {"k": pa.string(), "day": pa.date32(), "n": pa.int64(), "at": pa.timestamp("ms")}
@@ -168,7 +169,7 @@ def expected(tables: StateTables, name: str, key: tuple[str, ...]) -> dict[bytes
     """A table as SQL has it, as records: JSON of the key and of all columns. A list is one row."""
     found: dict[bytes, dict[str, Any]] = {}
     kind = tables[name].schema.kind
-    for row in tables[name].dataset().to_table().to_pylist(maps_as_pydicts="strict"):
+    for row in rows_with_dicts(tables[name].dataset().to_table()):
         if kind not in ("table", "window"):
             assert row.pop("namespace", None) is None
         if kind != "versioned":

@@ -16,6 +16,7 @@ from keyed.postgres import postgres_sink
 from tests.keyed.runtimes.local import test_iceberg_table as iceberg
 from tests.keyed.tables.copies import FEW, Job, caught_up, expected, key_of
 from tests.keyed.tables.test_replication import last_batch
+from tests.support.tables import rows_with_dicts
 from tests.support.waiting import until
 
 deltalake: Any = pytest.importorskip("deltalake")
@@ -31,13 +32,13 @@ class Target:
 
 
 def delta_table(path):
-    rows = lambda: deltalake.DeltaTable(path).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")  # noqa: E731
+    rows = lambda: rows_with_dicts(deltalake.DeltaTable(path).to_pyarrow_table())  # noqa: E731
     sink = lambda key: keyed.delta_sink(path, mode="upsert", key=key)  # noqa: E731
     return Target(sink, rows, lambda: deltalake.DeltaTable(path).history())
 
 
 def iceberg_table(path):
-    rows = lambda: iceberg.table_of(path).scan().to_arrow().to_pylist(maps_as_pydicts="strict")  # noqa: E731
+    rows = lambda: rows_with_dicts(iceberg.table_of(path).scan().to_arrow())  # noqa: E731
     return Target(lambda key: iceberg.sink_of(path, mode="upsert", key=key), rows)
 
 
