@@ -300,7 +300,7 @@ def test_values_of_a_recursive_json_schema_are_64_deep_and_too_deep_ones_are_err
     assert decode(data) == value
     with pytest.raises(SinkError, match="nested too deep"):
         encode(nested(100_000))
-    with pytest.raises(BadValue, match="nested too deep"):
+    with pytest.raises(BadValue, match=r"nested too deep|depth limit exceeded"):  # of the client's own parser
         decode(data[:5] + b'{"n":' * 100_000 + b"1" + b"}" * 100_000)
 
 
