@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pyarrow as pa
+import pytest
 import uvicorn
 
 import keyed
@@ -101,3 +102,18 @@ def worker_processes(module: str = "keyed.tables.sql_worker") -> list[psutil.Pro
             if module in child.cmdline():
                 workers.append(child)
     return workers
+
+
+def entries_read(tables: StateTables, patch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list of the entries that scans of the only operator of tables read from now on."""
+    (operator,) = tables._operators.values()
+    store, read = operator.source.pinned.store, list[Any]()
+    scan = store.scan
+
+    def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for entry in scan(*arguments, **options):
+            read.append(entry)
+            yield entry
+
+    patch.setattr(store, "scan", counted)
+    return read

@@ -27,66 +27,8 @@ from keyed.errors import KeyedError
 
 #: Reasons of decided differences, each with the pattern of a failure: the name of the case, how it fails, what the log
 #: says, and the statements. The first that fits counts.
-REASONS: tuple[tuple[str, str], ...] = (
-    # Expressions.
-    (r"write lambda x: ", "lambdas"),
-    (
-        r"unknown function (VAR_ARG|MULTI_ARG|FOUR_ARG|FIVE_ARG|OBJ_|GENERIC_|MID|bad_udf|tostruct|throwing|whencond)",
-        "functions of ksqlDB's test suite",
-    ),
-    (r"(?i)refused: scripts have no such|unknown function (attr|correlation|topkdistinct|sum_list)", "aggregates"),
-    (r"unknown function", "functions under another name, or none"),
-    (r"has no %|must be a constant expression|, not a pattern", "Java's patterns"),
-    (r"takes the text first|^(regex|replace): |^split: regexp", "Java's regular expressions"),
-    (r"BLOB|^concat: concat - bytes", "functions of BYTES"),
-    (r"\+ does not take the types", "texts joined with +"),
-    (r"unknown column (DAYS|MILLISECONDS)", "DATEADD, DATESUB"),
-    (r"No function matches|Macro \w+\(\) does not support", "further arguments of functions"),
-    (r"starts with a digit", "names that start with a digit"),
-    (
-        r"Duplicate named argument|field names are case sensitive|unknown stream/table|no column WindowStart",
-        "case of names",
-    ),
-    (r"a STRUCT has a field or more", "STRUCT without fields"),
-    (r"^insert-into: implicitly casts", "INSERT INTO casts"),
-    (r"Cannot deduce template|^in: (string|boolean) - valid|^magic-timestamp", "implied casts"),
-    (r"not refused: .*(Cannot compare|Invalid Predicate|invalid input syntax|Cast of)", "implied casts"),
-    (r"not refused: .*(NULL not supported|ambiguous method|not accept param)", "implied casts"),
-    (r"^\w+(-expression)?: .*value \{'\w+': None.*expected \{\"\w+\": false", "null rules of Java"),
-    (r"^(cast|time|timestamp): .*value \{'\w+': [\"'].*expected", "texts of times and structs"),
-    (r"^(array-set-functions|arrayjoin|collect-set): .*value ", "order and nulls of sets"),
-    (r"^(group-by|substring): .*(key s, expected|expected \"o,1)", "functions that DuckDB defines otherwise"),
-    (r"^math: |^split-to-map: |^string: ", "functions that DuckDB defines otherwise"),
-    (
-        r"array bounds|^string-lpad|^to_json_string: |^array: GENERATE|^decimal: division",
-        "functions that DuckDB defines otherwise",
-    ),
-    # Aggregates.
-    (r"it cannot undo a row of a table", "aggregates that do not undo rows of tables"),
-    (r"COLLECT_SET takes values that compare", "COLLECT_SET of arrays, maps and structs"),
-    (r"the second argument is true or false", "EARLIEST_BY_OFFSET and LATEST_BY_OFFSET of several values"),
-    (r"TOPK takes a column and the number", "TOPK with further columns"),
-    (r"^standarddeviation: .*value", "STDDEV_SAMP"),
-    (r"^(group-by|count|multi-col-keys): .*value None, expected", "groups that lost their rows"),
-    (r"^sum: ", "SUM without values, and beyond its type"),
-    # Streams, tables and time.
-    (r"the record has no value", "records without a value"),
-    (r"cannot be a key|give each part a column", "STRUCT and ARRAY as keys"),
-    (r"a windowed source does not join", "joins of windowed sources"),
-    (r"has no column ROW|lacks the key (ROW|id)|L_ROWTIME", "ROWTIME, ROWPARTITION and ROWOFFSET in joins and keys"),
-    (r"(?i)lacks(?s:.*)(LEFT|RIGHT|FULL)( OUTER)? JOIN.* WITHIN", "outer joins of streams"),
-    (r"EMIT FINAL", "EMIT FINAL"),
-    (r"merging session windows", "merged sessions"),
-    (r"a query writes that topic|, which a query reads, has no rows", "topics that the script writes"),
-    (r"key \w+ is null|^(multi-col-keys|delimited): .*key \{", "nulls in keys of several columns"),
-    (r"^fk-join: .*lacks 1 of", "tombstones of rows that were not there"),
-    (
-        r"no PROTOBUF schema|VALUE_SCHEMA_ID(?i:.*default)|schema id in csas|should not filter out bytes",
-        "schemas of outputs",
-    ),
-    (r"an expression fails|the format cannot read them|no usable timestamp", "errors that make nulls"),
-    (r"not refused: ", "statements that ksqlDB refuses"),
-)
+_PARTS = json.loads(Path(__file__).with_name("ksqldb_reasons.json").read_text(encoding="utf-8"))
+REASONS: list[tuple[str, str]] = [(pattern, reason) for part in _PARTS.values() for pattern, reason in part]
 #: A text, or a comment, which JSON does not have.
 _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _ASK = "SHOW STREAMS; SHOW TABLES;"

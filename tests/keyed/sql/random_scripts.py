@@ -196,8 +196,8 @@ def drawn(seed: int) -> Drawn:
             text = f"CREATE TABLE o AS SELECT {group} AS {alias}, {mine} FROM {source}{where} GROUP BY {group}{having};"
         base = "s" if kind == "group" else latest.format("t")
         inner = f"(SELECT * FROM {base}{where})"
-        right = f"SELECT {group} AS {alias}, {theirs} FROM {inner} WHERE ({group}) IS NOT NULL GROUP BY ALL{having}"
-        right = right.replace("GROUP BY ALL", f"GROUP BY {group}")
+        kept = f"{inner} WHERE ({group}) IS NOT NULL"
+        right = f"SELECT {group} AS {alias}, {theirs} FROM {kept} GROUP BY {group}{having}"
     elif kind == "window":
         size = draw.choice([1000, 700])
         advance = draw.choice([size, size // 2])
@@ -234,18 +234,12 @@ def drawn(seed: int) -> Drawn:
         )
     elif kind == "table":
         how = draw.choice(["", "LEFT", "FULL"])
-        text = f"CREATE TABLE o AS SELECT * FROM t {how} JOIN u ON t.k = u.k;"
-        columns = ", ".join(f"a.{c}, " for c in ("g", "e")) + "b.k, b.t"
         text = f"CREATE TABLE o AS SELECT {'ROWKEY' if how == 'FULL' else 't.k'} AS k, t.g, t.e, u.k AS uk, u.t AS ut FROM t {how} JOIN u ON t.k = u.k;"
         key = "coalesce(a.k, b.k)"
         right = f"SELECT {key} AS k, a.g, a.e, b.k, b.t FROM {latest.format('t')} a {how} JOIN {latest.format('u')} b ON a.k = b.k"
-        del columns
     elif kind == "foreign":
         how = draw.choice(["", "LEFT"])
-        text = (
-            f"CREATE TABLE o AS SELECT t.k AS k, t.g, u.e AS ue FROM t {how} JOIN u ON concat('k', t.g::VARCHAR) = u.k;"
-        )
-        text = text.replace("concat('k', t.g::VARCHAR)", "('k' || t.g::VARCHAR)")
+        text = f"CREATE TABLE o AS SELECT t.k AS k, t.g, u.e AS ue FROM t {how} JOIN u ON ('k' || t.g::VARCHAR) = u.k;"
         right = f"SELECT a.k, a.g, b.e FROM {latest.format('t')} a {how} JOIN {latest.format('u')} b ON ('k' || a.g::VARCHAR) = b.k"
     elif kind == "join":
         is_table = False

@@ -25,56 +25,10 @@ from tests.support.schema_registry import schema_registry
 PROGRAM = Path(__file__).with_name("flink_upsert_kafka.py")
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-#: The columns of each table in Flink.
-LTZ, PRICE = "TIMESTAMP_LTZ(3)", "DECIMAL(38, 18)"
-TABLES: dict[str, dict[str, dict[str, str]]] = {
-    "states": {
-        "number": {"k": "STRING", "value": "BIGINT"},
-        "sale": {"k": "STRING", "n": "BIGINT", "at": LTZ, "price": PRICE, "raw": "BYTES"},
-        "texts": {"k": "STRING", "value": "ARRAY<STRING>"},
-        "sales": {"k": "STRING", "value": f"ARRAY<ROW<`n` BIGINT, `at` {LTZ}, `price` {PRICE}>>"},
-        "counts": {"k": "STRING", "entry": "STRING", "value": "DOUBLE"},
-        "nested": {"k": "STRING", "entry": "BIGINT", "value": "MAP<STRING, BIGINT>"},
-        "version": {"k": "STRING", "valid_from": LTZ, "valid_to": LTZ, "value": "BIGINT"},
-    },
-    "table": {"sums": {"k": "STRING", "day": "DATE", "n": "BIGINT", "at": "TIMESTAMP(3)"}},
-    "tumbling": {
-        "WindowOperator": {"k": "STRING", "window_start": LTZ, "window_end": LTZ, "n": "BIGINT", "most": "BIGINT"}
-    },
-}
-#: The same in Avro, where times are numbers: Flink's ``avro-confluent`` has no timestamps of microseconds.
-AVRO_TABLES: dict[str, dict[str, dict[str, str]]] = {
-    "states": {
-        "number": {"k": "STRING", "value": "BIGINT"},
-        "sale": {"k": "STRING", "n": "BIGINT", "at": "BIGINT", "price": PRICE, "raw": "BYTES"},
-        "texts": {"k": "STRING", "value": "ARRAY<STRING>"},
-        "counts": {"k": "STRING", "entry": "STRING", "value": "DOUBLE"},
-        "nested": {"k": "STRING", "entry": "BIGINT", "value": "MAP<STRING, BIGINT>"},
-    },
-    "tumbling": {
-        "WindowOperator": {
-            "k": "STRING",
-            "window_start": "BIGINT",
-            "window_end": "BIGINT",
-            "n": "BIGINT",
-            "most": "BIGINT",
-        }
-    },
-}
-#: A table as the how-to page has it.
-CREATE = """\
-CREATE TABLE `{name}` ({columns},
-  PRIMARY KEY ({key}) NOT ENFORCED) WITH (
-  'connector' = 'upsert-kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{bootstrap}',
-  'properties.isolation.level' = 'read_committed', 'scan.bounded.mode' = 'latest-offset',
-{formats}
-)"""
-JSON = """\
-  'key.format' = 'json', 'key.json.timestamp-format.standard' = 'ISO-8601',
-  'value.format' = 'json', 'value.json.timestamp-format.standard' = 'ISO-8601'"""
-AVRO = """\
-  'key.format' = 'avro-confluent', 'key.avro-confluent.url' = '{registry}',
-  'value.format' = 'avro-confluent', 'value.avro-confluent.url' = '{registry}'"""
+LTZ = "TIMESTAMP_LTZ(3)"
+#: The columns of each table in Flink, by the format of the topic, and a statement that creates one, as the how-to page
+#: has it. In Avro times are numbers: Flink's ``avro-confluent`` has no timestamps of microseconds.
+FLINK = json.loads(Path(__file__).with_name("flink_tables.json").read_text(encoding="utf-8"))
 
 
 def as_text(value: Any, type_: str, unit: str = "") -> str:
@@ -99,9 +53,7 @@ def as_text(value: Any, type_: str, unit: str = "") -> str:
     return str(value)
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [*((name, "json") for name in TABLES), *((name, "avro") for name in AVRO_TABLES)]
-)
+@pytest.mark.parametrize(("name", "form"), [(name, form) for form in ("json", "avro") for name in FLINK[form]])
 def test_flink_arrives_at_the_same_table(kafka, tmp_path, name, form):
     try:
         jars = fetch(FLINK_KAFKA)
@@ -109,22 +61,22 @@ def test_flink_arrives_at_the_same_table(kafka, tmp_path, name, form):
         pytest.skip(str(error))
     job = Job(name, tmp_path)
     job.run(2)
-    types = (TABLES if form == "json" else AVRO_TABLES)[name]
+    types = FLINK[form][name]
     given: dict[str, Any] = {"jars": [str(jar) for jar in jars], "tables": []}
     parts: list[str] = []
     wanted: list[str] = []
     with ExitStack() as stack:
         tables = stack.enter_context(job.tables())
-        formats, options = JSON, {}
+        formats, options = "\n".join(FLINK["formats"][form]), {}
         if form == "avro":
             registry = stack.enter_context(schema_registry())
-            formats = AVRO.format(registry=registry.url)
+            formats = formats.format(registry=registry.url)
             options = {each: Avro(registry=registry.url) for each in ("key", "value")}
         copies = {table: tables[table].replicate(new_topic(kafka, **options)) for table in types}
         for table, copy in copies.items():
             copy.wait_for(0, 300)
             columns = types[table]
-            create = CREATE.format(
+            create = "\n".join(FLINK["create"]).format(
                 name=table,
                 columns=", ".join(f"`{column}` {type_}" for column, type_ in columns.items()),
                 key=", ".join(f"`{column}`" for column in key_of(tables, table)),

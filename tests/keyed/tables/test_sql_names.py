@@ -13,6 +13,7 @@ import keyed
 from keyed.tables import open_tables, sql
 from keyed.tables.sql import run_sql
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import entries_read
 
 
 @attrs.frozen
@@ -161,16 +162,8 @@ def test_it_is_key_too_where_a_query_uses_that_name(tables):
 @pytest.mark.parametrize("name", ["page", "key"])
 def test_only_the_keys_that_are_asked_for_are_read(tables, name, monkeypatch):
     one, _ = tables
-    store = next(iter(one._operators.values())).source.pinned.store
-    scan, read = store.scan, []
-
-    def counted(*arguments, **options):
-        for entry in scan(*arguments, **options):
-            read.append(entry)
-            yield entry
-
     one.sql(f"select value from n where {name} = 'b'")
-    monkeypatch.setattr(store, "scan", counted)
+    read = entries_read(one, monkeypatch)
     assert one.sql(f"select value from n where {name} = 'b'").num_rows == 1
     # The first entry of the table, and the one of the key.
     assert len(read) <= 2

@@ -17,7 +17,7 @@ from keyed.cli.main import main
 from keyed.extending import inner_state
 from keyed.tables.json_values import windows_of
 from keyed.testing import KeyedTestHarness
-from tests.support.tables import followed, poll_tables
+from tests.support.tables import entries_read, followed, poll_tables
 from tests.support.window_operators import window_rows
 
 ROWS = [{"k": key, "t": time, "n": 1} for time in range(0, 100, 5) for key in ("a", "b")]
@@ -94,15 +94,7 @@ def test_windows_of_a_key_and_of_all_keys_by_time(tables):
 
 def test_only_the_windows_that_are_asked_for_are_read(tables, monkeypatch):
     (table,) = (found for found in tables.values() if len(found) == 8)
-    store = next(iter(tables._operators.values())).source.pinned.store
-    scan, read = store.scan, []
-
-    def counted(*arguments, **options):
-        for entry in scan(*arguments, **options):
-            read.append(entry)
-            yield entry
-
-    monkeypatch.setattr(store, "scan", counted)
+    read = entries_read(tables, monkeypatch)
     assert len(list(table.scan(key="a", windows=(80, 100)))) == 2
     # One shows how the windows are kept; those of a key may be one list.
     assert len(read) <= 3
