@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,26 +17,10 @@ from tests.support.waiting import until
 
 FUNCTION = "tests.keyed.cli.conftest:Count"
 COMMANDS = {
-    "--help": [],
-    "--version": [],
-    "get --help": [],
-    "compact": ["changelog"],
-    "flush": ["checkpoint", "count=changelog"],
-    "inspect": ["checkpoint"],
-    "verify": ["changelog"],
-    "explain": ["SqlError"],
-    "replay": ["changelog", FUNCTION, FUNCTION, "record", "--key", "word"],
-    "restore": ["new", "changelog"],
-    "standby": ["changelog", "copy"],
-    "run": ["views.sql"],
-    "tables": ["changelog"],
-    "get": ["changelog", "count", "be"],
-    "scan": ["changelog", "count", "--json"],
-    "history": ["changelog", "count", "be"],
-    "sql": ["changelog", "select * from count"],
-    "tail": ["changelog", "count"],
-    "replicate": ["changelog", "count", "--to-delta", "replicated", "--once"],
-    "serve": ["changelog", "--port", "0"],
+    command: [word.format(first=FUNCTION) for word in words]
+    for command, words in json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))[
+        "commands"
+    ].items()
 }
 #: Each command line in a process of its own, forked where all is imported; what the process has left is told by its
 #: status alone.

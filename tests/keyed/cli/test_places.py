@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,59 +11,22 @@ import pytest
 from keyed.cli.main import main
 from keyed.cli.places import Place, place_of
 
-#: What each folder of `made` is in messages.
-THINGS = {
-    "changelog": "is a changelog",
-    "checkpoint": "is a checkpoint of the local runtime",
-    "spark": "is a checkpoint of Spark",
-    "tables": "is a folder of state tables",
-    "sink": "is a folder that a sink has written",
-    "record": "is a folder that a job's record= has written",
-    "empty": "is an empty folder",
-    "foreign": "is a folder that holds nothing of keyed",
-    "file": "is a file",
-    "missing": "is not there",
-    "kafka://host:9092/topic": "is a Kafka topic",
-    "s3://bucket/folder": "is a prefix in an object store",
-    "hdfs://host/folder": "is a URI",
-}
 FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]
-TOPIC, OBJECTS, URI = "kafka://host:9092/topic", "s3://bucket/folder", "hdfs://host/folder"
+_PLACES = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+#: What each folder of `made` is in messages.
+THINGS: dict[str, str] = _PLACES["things"]
 #: Changelogs that are no folder, and checkpoints of Spark.
-LOGS, REMOTE = {TOPIC, OBJECTS}, {OBJECTS, URI}
-#: Each argument of each command that names a place: the command line, and what the argument takes. What needs Spark, a
-#: broker or an object store is taken too, and not tried here.
+TOPIC, OBJECTS, URI = "kafka://host:9092/topic", "s3://bucket/folder", "hdfs://host/folder"
+GROUPS = {"logs": {TOPIC, OBJECTS}, "remote": {OBJECTS, URI}}
+#: Each argument of each command that names a place: the command line, what the argument takes, and what it takes too that
+#: is not tried here, because it needs Spark, a broker or an object store.
 ARGUMENTS = {
-    "compact": (["compact", "?"], {"changelog"}, {OBJECTS}),
-    "flush": (["flush", "?", "count=new"], {"checkpoint"}, {"spark", *REMOTE}),
-    "flush to": (["flush", "checkpoint", "count=?"], {"changelog", "empty", "missing"}, LOGS),
-    "restore": (["restore", "new", "?"], {"changelog"}, LOGS),
-    "restore to": (["restore", "?", "changelog"], {"empty", "missing"}, set()),
-    "standby": (["standby", "?", "new", "--seconds", "0"], {"changelog"}, LOGS),
-    "standby to": (["standby", "changelog", "?", "--seconds", "0"], {"tables", "empty", "missing"}, set()),
-    "verify": (["verify", "?"], {"changelog", "checkpoint"}, {"spark", TOPIC, *REMOTE}),
-    "verify with": (["verify", "?", "--checkpoint", "checkpoint"], {"changelog"}, LOGS),
-    "verify --checkpoint": (["verify", "changelog", "--checkpoint", "?"], {"checkpoint"}, {"spark", *REMOTE}),
-    "inspect": (["inspect", "?"], {"checkpoint"}, {"spark", *REMOTE}),
-    "replay": (["replay", "?", *FUNCTIONS, "record", "--key", "word"], {"changelog"}, LOGS),
-    # Whether a file or a folder holds rows is found when they are read.
-    "replay of": (
-        ["replay", "changelog", *FUNCTIONS, "?", "--key", "word"],
-        {"record"},
-        {"sink", "file", "foreign", TOPIC, *REMOTE},
-    ),
-    "run": (["run", "views.sql", "--checkpoint", "?"], {"empty", "missing"}, {"checkpoint"}),
-    "run tables": (["run", "views.sql", "--tables", "?"], {"empty", "missing"}, {"tables"}),
-    "tables": (["tables", "?"], {"changelog", "tables"}, LOGS),
-    "get": (["get", "?", "count", "be"], {"changelog", "tables"}, LOGS),
-    "scan": (["scan", "?", "count"], {"changelog", "tables"}, LOGS),
-    "history": (["history", "?", "count", "be"], {"changelog", "tables"}, LOGS),
-    "sql": (["sql", "?", "select count(*) from count"], {"changelog", "tables"}, LOGS),
-    "tail": (["tail", "?", "count", "--limit", "1"], {"changelog", "tables"}, LOGS),
-    "replicate": (["replicate", "?", "count", "--to-delta", "copied", "--once"], {"changelog", "tables"}, LOGS),
-    # An address that is refused ends it before it serves.
-    "serve": (["serve", "?", "--host", "0.0.0.0"], set(), {"changelog", "tables", *LOGS}),
-    "--tables": (["tables", "changelog", "--tables", "?"], {"tables", "empty", "missing"}, set()),
+    name: (
+        [word.format(first=FUNCTIONS[0], second=FUNCTIONS[1]) for word in argument["line"]],
+        set(argument["takes"]),
+        set[str]().union(*(GROUPS.get(thing, {thing}) for thing in argument["also"])),
+    )
+    for name, argument in _PLACES["arguments"].items()
 }
 
 

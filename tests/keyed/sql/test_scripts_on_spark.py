@@ -3,133 +3,56 @@
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import keyed
 from keyed import sql
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.sql.bound_streams import check_executors
 from tests.keyed.sql.random_scripts import check
 from tests.keyed.sql.test_planner import Detect
 
-SCRIPT = """
-CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
-CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (FORMAT = 'JSON');
-CREATE TABLE genres (genre STRING PRIMARY KEY, name STRING) WITH (FORMAT = 'JSON');
-CREATE STREAM large AS SELECT title, tickets * 2 AS twice, price, tags FROM sales WHERE tickets > 1;
-CREATE STREAM doubled AS SELECT twice, title FROM large PARTITION BY twice;
-CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income, COLLECT_LIST(tickets) AS each FROM sales
-    GROUP BY title;
-CREATE TABLE hourly AS SELECT tickets, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY tickets;
-CREATE STREAM by_genre AS SELECT sales.title AS title, genre, tickets FROM sales LEFT JOIN films
-    ON sales.title = films.title;
-CREATE TABLE named AS SELECT films.title AS title, name FROM films LEFT JOIN genres ON films.genre = genres.genre;
-CREATE TABLE closed AS SELECT genre, COUNT(*) AS n FROM by_genre WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 0 SECONDS)
-    GROUP BY genre EMIT FINAL;
-"""
-SALES = [
-    ("Aliens", 2, Decimal("1.50"), ["a", "b"], 1_000),
-    ("Big", 5, Decimal("2.50"), [], 2_000),
-    ("Aliens", 3, None, None, 3_500_000),
-    ("Big", 1, Decimal("1.00"), ["c"], 3_700_000),
-]
-FILMS = [("Aliens", "horror", 0), ("Aliens", "action", 3_000_000)]
-GENRES = [("action", "Action", 0)]
+#: Scripts with the columns and rows of their inputs, options of the run in this process, and the rows that are skipped
+#: on Spark and here.
+CASES = json.loads(Path(__file__).with_name("spark_scripts.json").read_text(encoding="utf-8"))
 
 
-def _rows(columns, rows):
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+def frames_of(spark, case):
+    return {name: spark.createDataFrame(rows, columns).coalesce(1) for name, (columns, rows) in case["inputs"].items()}
 
 
 @pytest.mark.slow
-def test_each_kind_of_query_writes_the_records_that_it_writes_in_this_process(spark):
-    sales, films = ("title", "tickets", "price", "tags", "rowtime"), ("title", "genre", "rowtime")
-    genres = ("genre", "name", "rowtime")
-    kinds = "title string, tickets int, price decimal(6,2), tags array<string>, rowtime bigint"
-    frames = {
-        "sales": spark.createDataFrame(SALES, kinds).coalesce(1),
-        "films": spark.createDataFrame(FILMS, "title string, genre string, rowtime bigint").coalesce(1),
-        "genres": spark.createDataFrame(GENRES, "genre string, name string, rowtime bigint").coalesce(1),
-    }
-    found = sql.script(SCRIPT, frames)
-    expected = sql.script(
-        SCRIPT,
-        {"films": _rows(films, FILMS), "genres": _rows(genres, GENRES), "sales": _rows(sales, SALES)},
-        drain=False,
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_scripts_write_the_records_that_they_write_in_this_process(spark, name):
+    case, text = CASES[name], "\n".join(CASES[name]["script"])
+    functions = {"detect": Detect()} if "detect(" in text else None
+    found = sql.script(text, frames_of(spark, case), functions=functions)
+    rows = {}
+    for source, (columns, values) in case["inputs"].items():
+        names = [column.split()[0] for column in columns.split(", ")]
+        rows[source] = [dict(zip(names, row, strict=True)) for row in values]
+    expected = sql.script(text, rows, functions=functions, **case["options"])
     assert found.records.keys() == expected.records.keys()
-    for name in expected.records:
+    for output in expected.records:
         # The order holds for each key.
-        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
-        assert [each for each in found[name] if each.key == "Big"] == [
-            each for each in expected[name] if each.key == "Big"
-        ]
-    assert (found.skipped, expected.skipped) == (
-        {"closed": {"bad rows": 2}},
-        {"closed": {"a part of the group is null": 2}},
-    )
+        assert sorted(map(str, found[output])) == sorted(map(str, expected[output])) != [], output
+        of_one = [[each for each in result[output] if each.key == "Big"] for result in (found, expected)]
+        assert of_one[0] == of_one[1]
+    assert [found.skipped, expected.skipped] == case.get("skipped", [{}, {}])
+
+
+@pytest.mark.slow
+def test_dataframes_that_do_not_fit_are_refused(spark):
+    case = CASES["each kind of query"]
+    text, frames = "\n".join(case["script"]), frames_of(spark, case)
     with pytest.raises(DefinitionError, match="films, which a query reads, has no rows"):
-        sql.script(SCRIPT, {"sales": frames["sales"]})
+        sql.script(text, {"sales": frames["sales"]})
     with pytest.raises(DefinitionError, match="without topics= and without INSERT"):
-        sql.script(SCRIPT, frames | {"films": []})
+        sql.script(text, frames | {"films": []})
     with pytest.raises(DefinitionError, match="the DataFrame of sales has no column 'tickets'"):
-        sql.script(SCRIPT, frames | {"sales": frames["films"]})
-
-
-STREAMS = """
-CREATE STREAM s (k STRING KEY, v INT) WITH (FORMAT = 'JSON');
-CREATE STREAM r (k STRING KEY, w INT) WITH (FORMAT = 'JSON');
-CREATE TABLE sums AS SELECT k, SUM(v) AS v FROM s WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY k EMIT FINAL;
-CREATE TABLE visits AS SELECT k, SUM(v) AS v FROM s WINDOW SESSION (1 SECOND) GROUP BY k;
-CREATE TABLE ended AS SELECT k, SUM(v) AS v FROM s WINDOW SESSION (1 SECOND) GROUP BY k EMIT FINAL;
-CREATE STREAM pairs AS SELECT s.k AS k, v, w FROM s JOIN r WITHIN 1 SECOND ON s.k = r.k;
-CREATE STREAM both AS SELECT ROWKEY AS k, v, w FROM s FULL JOIN r WITHIN 1 SECOND GRACE PERIOD 1 SECOND ON s.k = r.k;
-"""
-
-
-@pytest.mark.slow
-def test_sessions_final_results_and_joins_of_streams(spark):
-    given = {
-        "s": (("k", "v", "rowtime"), [("x", 1, 0), ("y", 2, 400), ("x", 3, 900), ("y", 5, 4000), ("x", 6, 9000)]),
-        "r": (("k", "w", "rowtime"), [("x", 1, 100), ("y", 2, 1600), ("y", 7, 4200), ("z", 0, 9001)]),
-    }
-    frames = {
-        name: spark.createDataFrame(rows, f"k string, {columns[1]} int, rowtime bigint").coalesce(1)
-        for name, (columns, rows) in given.items()
-    }
-    found = sql.script(STREAMS, frames)
-    expected = sql.script(STREAMS, {name: _rows(*each) for name, each in given.items()})
-    for name in ("sums", "visits", "ended", "pairs", "both"):
-        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
-
-
-RANKED = """
-CREATE STREAM orders (id INT KEY, card STRING, total INT) WITH (FORMAT = 'JSON');
-CREATE TABLE latest (id INT PRIMARY KEY, card STRING, total INT) WITH (FORMAT = 'JSON');
-CREATE TABLE top AS SELECT card, id FROM orders
-    QUALIFY row_number() OVER (PARTITION BY card ORDER BY total DESC) <= 2;
-CREATE TABLE best AS SELECT card, id FROM latest QUALIFY row_number() OVER (PARTITION BY card ORDER BY total DESC) = 1;
-CREATE STREAM rises AS SELECT * FROM detect(orders PARTITION BY card) WHERE rise > 0;
-CREATE STREAM times AS SELECT o.id AS id, l.ROWTIME AS at FROM orders o JOIN latest l ON o.id = l.id;
-"""
-
-
-@pytest.mark.slow
-def test_ranks_functions_and_times_of_joined_sources(spark):
-    columns = ("id", "card", "total", "rowtime")
-    orders = [(number, "ab"[number % 2], number * 7 % 5, 1000 + number) for number in range(9)]
-    latest = [(number % 3, "ab"[number % 2], number * 3 % 5, number) for number in range(8)]
-    kinds = "id int, card string, total int, rowtime bigint"
-    frames = {
-        name: spark.createDataFrame(rows, kinds).coalesce(1) for name, rows in (("orders", orders), ("latest", latest))
-    }
-    found = sql.script(RANKED, frames, functions={"detect": Detect()})
-    given = {"orders": _rows(columns, orders), "latest": _rows(columns, latest)}
-    expected = sql.script(RANKED, given, functions={"detect": Detect()}, drain=False)
-    for name in expected.records:
-        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
+        sql.script(text, frames | {"sales": frames["films"]})
 
 
 @pytest.mark.slow
@@ -317,21 +240,6 @@ def test_records_of_topics_are_decoded_by_the_workers(spark):
     ]
     assert sorted((each.value["id"], each.value["genre"]) for each in found["named"]) == [(7, "comedy"), (9, None)]
     assert found.skipped == {"places": {"bad rows": 2}, "named": {"bad rows": 2}}
-
-
-@pytest.mark.slow
-def test_streams_and_outputs_are_bound_with_data_frames(spark):
-    titles = spark.createDataFrame([("a", "Aliens"), ("b", "Big")], "title string, name string")
-    timed = keyed.stream(titles.selectExpr("*", "timestamp_millis(0) AS at"), timestamp="at")
-    text = """
-    CREATE STREAM s (title STRING KEY, name STRING) WITH (FORMAT = 'JSON');
-    CREATE TABLE t (title STRING PRIMARY KEY, name STRING) WITH (FORMAT = 'JSON');
-    CREATE STREAM o AS SELECT s.title AS title, t.name AS name FROM s LEFT JOIN t ON s.title = t.title;
-    """
-    found = sql.script(text, {"s": titles, "t": timed.filter(lambda row: row.title == "a")})
-    assert sorted((each.key, each.value["name"]) for each in found["o"]) == [("a", "Aliens"), ("b", None)]
-    with pytest.raises(DefinitionError, match=r"the stream of t has no event time; give keyed\.stream"):
-        sql.script(text, {"s": titles, "t": keyed.stream(titles)})
 
 
 @pytest.mark.slow
