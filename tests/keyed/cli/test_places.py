@@ -18,8 +18,8 @@ THINGS: dict[str, str] = _PLACES["things"]
 #: Changelogs that are no folder, and checkpoints of Spark.
 TOPIC, OBJECTS, URI = "kafka://host:9092/topic", "s3://bucket/folder", "hdfs://host/folder"
 GROUPS = {"logs": {TOPIC, OBJECTS}, "remote": {OBJECTS, URI}}
-#: Each argument of each command that names a place: the command line, what the argument takes, and what it takes too that
-#: is not tried here, because it needs Spark, a broker or an object store.
+#: Each argument of each command that names a place: the command line, what the argument takes, and what it takes too
+#: that is not tried here, because it needs Spark, a broker or an object store.
 ARGUMENTS = {
     name: (
         [word.format(first=FUNCTIONS[0], second=FUNCTIONS[1]) for word in argument["line"]],

@@ -61,12 +61,6 @@ def test_verify_of_a_checkpoint_takes_all_its_operators(tmp_path, capsys):
     assert [line for line in out.splitlines() if line.startswith("operator")] == ["operator Windows", "operator Totals"]
 
 
-def test_verify_of_a_checkpoint_without_hashes_says_so(tmp_path, capsys):
-    run_count(range(100), checkpoint=tmp_path / "checkpoint")
-    assert main(["verify", str(tmp_path / "checkpoint")]) == 0
-    assert "group 0: no hash is kept" in capsys.readouterr().out
-
-
 def test_verify_tells_what_is_wrong(log, tmp_path, capsys):
     segment = sorted((tmp_path / "log" / "groups" / "00001").iterdir())[3]
     data = bytearray(segment.read_bytes())

@@ -459,20 +459,6 @@ def test_an_operator_that_is_new_in_the_query_starts_empty_at_the_same_batch():
     assert [commit.sequence for commit, _ in new.reader(0).commits()] == [6, 7]
 
 
-def test_list_elements_keep_their_order_and_new_ones_come_last():
-    log = MemoryChangelog()
-    harness = KeyedTestHarness(Sessions(), key=of_key, parallelism=3, changelog=log)
-    for number in range(30):
-        harness.process((f"key{number % 4}", number), number)
-    restored = KeyedTestHarness(Sessions(), key=of_key, parallelism=2, restore_from=log)
-    for number in range(30, 40):
-        restored.process((f"key{number % 4}", number), number)
-    restored.advance_watermark(1_000)
-    last = {record.value[0]: record.value[3] for record in restored.take_output() if record.value[1] is None}
-    shown = [record.value[3] for record in restored.take_output()]
-    assert all(values == sorted(values) for values in [*last.values(), *shown])
-
-
 def test_calendar_and_global_windows_survive(tmp_path):
     """Windows that no job of the other tests has."""
     function = window_rows(

@@ -8,9 +8,8 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, ValueState
-from keyed.base.background import Status
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.errors import ChangelogError, CorruptionError, DefinitionError
+from keyed.errors import DefinitionError
 from keyed.job.results import Restored
 from keyed.tables import StateTables, open_tables
 from keyed.tables.follower import Lag
@@ -18,7 +17,6 @@ from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import Stop, broken_off, run_count, stopped_after
 from tests.support.tables import poll_tables
-from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -130,63 +128,12 @@ def test_a_copy_of_another_changelog_is_not_used(tmp_path, log):
         assert result.metrics["Count"]["records_restored"] == 20
 
 
-def test_a_copy_that_was_away_for_too_long_is_built_anew(tmp_path):
-    log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
-    checkpoint = {"checkpoint": tmp_path / "checkpoint"}
-    run_count(range(60), log, **checkpoint)
-    with poll_tables(log, tmp_path / "standby") as standby:
-        run_count(range(200), log, **checkpoint)
-        log.compact()
-        # Ten counts in the base, and ten changes in the newest commit.
-        assert standby.lag().records == 20
-        assert standby.poll() == 20
-        assert standby.rebuilds == 1
-        assert standby["count"].get(3) == 20
-    point = keyed.RestorePoint(log, standby=tmp_path / "standby")
-    assert run_count(range(210), restore_from=point).metrics["Count"]["rows_in"] == 210
-
-
-def test_a_changelog_that_is_not_there_yet(tmp_path, log):
-    with pytest.raises(ChangelogError, match="nothing was written"):
-        open_tables(log, tmp_path / "standby")
-    log.prepare("Count", 2)
-    with open_tables(log, tmp_path / "standby") as standby:
-        assert standby.poll() == 0
-        assert standby.lag() == Lag(0, 0.0)
-
-
 def test_tables_that_are_only_read_cannot_be_taken_over(tmp_path, log):
     run_count(range(60), log)
     with poll_tables(log, tmp_path / "standby"), keyed.tables.read_tables(tmp_path / "standby") as reading:
         for ask in (reading.take_over, reading.lag):
             with pytest.raises(DefinitionError, match="another program writes these tables"):
                 ask()
-
-
-def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, caplog):
-    run_count(range(60), log)
-    header, away = tmp_path / "log" / "header", tmp_path / "log" / "away"
-    with open_tables(log, tmp_path / "standby") as standby:
-        header.rename(away)
-        standby.start(every=0.001)
-        until(lambda: "; retrying" in caplog.text)
-        away.rename(header)
-        standby.wait_for(5, 300)
-        assert standby.take_over()["Count"].changelog == log
-
-
-def test_the_error_that_the_thread_ended_with_is_raised_when_it_is_stopped(tmp_path, log):
-    run_count(range(60), log)
-    segment = sorted((tmp_path / "log" / "groups" / "00000").iterdir())[2]
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
-    segment.write_bytes(data)
-    standby = open_tables(log, tmp_path / "standby").start(every=0.001, wait=False)
-    until(lambda: standby.status is Status.FAILED)
-    for _ in range(2):
-        with pytest.raises(CorruptionError):
-            standby.take_over()
-    standby.close()
 
 
 class Large(KeyedProcessFunction):

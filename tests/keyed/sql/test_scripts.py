@@ -39,40 +39,9 @@ def reading(key, name, amount, time=0):
     return ("in", key, {"name": name, "amount": amount}, time)
 
 
-def test_streams_take_rows_by_column():
-    result = sql.script(
-        READINGS + "CREATE STREAM out AS SELECT id, amount FROM readings;",
-        streams={"readings": [{"id": 1, "amount": 2, "ROWTIME": 7}]},
-    )
-    assert result["out"] == [sql.OutputRecord(1, {"amount": 2}, 7)]
+def test_a_misspelt_column_of_a_row_is_refused():
     with pytest.raises(DefinitionError, match=r"no column 'amont'; did you mean amount\?"):
         sql.script(READINGS + "CREATE STREAM o AS SELECT id, name FROM readings;", streams={"readings": [{"amont": 2}]})
-
-
-@pytest.mark.parametrize("rows_per_batch", [1, 2, 100])
-def test_results_do_not_depend_on_batches(rows_per_batch):
-    text = READINGS + (
-        "CREATE TABLE t AS SELECT name, COUNT(*) AS n, SUM(amount) AS s FROM readings WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY name;"
-    )
-    rows = [reading(each, "abc"[each % 3], each, each * 70) for each in range(50)]
-    tables = [sql.script(text, topics=rows, rows_per_batch=n).table("t") for n in (1, rows_per_batch)]
-    assert tables[0] == tables[1]
-    assert sum(row["n"] for row in tables[0].values()) == 50
-
-
-def test_state_survives_a_restart(tmp_path):
-    text = READINGS + "CREATE TABLE out AS SELECT name, COUNT(*) AS n FROM readings GROUP BY name;"
-    rows = [reading(1, "a", 1), reading(1, "a", 1)]
-    assert len(written(text, rows, checkpoint=tmp_path / "c")) == 2
-    assert written(text, [*rows, reading(1, "a", 1)], checkpoint=tmp_path / "c") == [("a", {"N": 3}, 0)]
-
-
-def test_tables_can_be_read_as_state_tables(tmp_path):
-    text = READINGS + "CREATE TABLE out AS SELECT name, COUNT(*) AS n FROM readings GROUP BY name;"
-    found = sql.script(text, topics=[reading(1, "a", 1)], tables=tmp_path / "tables")
-    assert found.run is not None
-    with found.run.tables as tables:
-        assert "out" in tables
 
 
 def test_nothing_runs_before_the_whole_script_is_checked():

@@ -382,12 +382,15 @@ def test_a_position_of_an_unknown_version_empties_the_store(tmp_path, monkeypatc
     store.close()
 
 
-@pytest.mark.parametrize("keep", [0, mmap.PAGESIZE, 3 * mmap.PAGESIZE])
-def test_a_file_that_was_cut_off_is_a_store_that_starts_empty(tmp_path, keep):
+@pytest.mark.parametrize("keep", [0, mmap.PAGESIZE, 3 * mmap.PAGESIZE, None])
+def test_a_file_that_was_cut_off_or_overwritten_is_a_store_that_starts_empty(tmp_path, keep):
     store = open_lmdb_store(tmp_path)
     store.apply("log", 1, [(PREFIX, encode_key(number), b"v" * 1000) for number in range(200)])
     store.close()
-    os.truncate(tmp_path / lmdb_store._subfolder() / "data.mdb", keep)
+    if keep is None:
+        data_of(tmp_path).write_bytes(b"\xff" * data_of(tmp_path).stat().st_size)
+    else:
+        os.truncate(data_of(tmp_path), keep)
     store = open_lmdb_store(tmp_path)
     assert_same(store, ReferenceStore())
     store.close()
@@ -528,15 +531,6 @@ def test_an_index_that_does_not_fit_the_entries_is_found(tmp_path, key):
         store._database.write(batch)
     with pytest.raises(LocalStoreError, match="index of times"):
         store.check()
-    store.close()
-
-
-def test_a_file_of_something_else_is_a_store_that_starts_empty(tmp_path):
-    applied(tmp_path, 1, b"1")
-    file = tmp_path / lmdb_store._subfolder() / "data.mdb"
-    file.write_bytes(b"\xff" * file.stat().st_size)
-    store = open_lmdb_store(tmp_path)
-    assert store.position() is None
     store.close()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import keyed
 from keyed.tables import open_tables, read_tables
+from keyed.tables.follower import Lag
 from keyed.tables.server import serve
 from keyed.testing import KeyedTestHarness
 from tests.support.tables import poll_tables
@@ -110,7 +111,7 @@ def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(t
     log.prepare("function", 1)
     with open_tables(log, tmp_path / "tables", types={"vaule": int}) as wrong:
         # There is no batch yet, and so no state is known.
-        assert wrong.poll() == 0
+        assert (wrong.poll(), wrong.lag()) == (0, Lag(0, 0.0))
         with KeyedTestHarness(Kinds(), key=lambda key: key, changelog=log) as harness:
             harness.process("a")
         for _ in range(2):

@@ -379,6 +379,8 @@ def test_a_follower_that_was_away_for_too_long_is_built_anew_and_says_so(tmp_pat
                 harness.advance_processing_time(1_000 * number)
                 harness.process(("b", "sell", number))
             changelog.compact()
+            # All entries of the base, and the changes of the newest commit.
+            assert tables.lag().records == 41
             tables.poll()
             assert tables.rebuilds == 1
             assert "rebuilt: the changelog no longer has the batches after batch 0" in caplog.text

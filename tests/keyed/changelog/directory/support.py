@@ -1,5 +1,6 @@
 """A directory log for tests, and what reading it gives."""
 
+import os
 from random import Random
 
 import attrs
@@ -61,3 +62,25 @@ def compact_all(changelog, sample, **wrong):
     changelog.writer(0).append(attrs.evolve(commit, **wrong), [])
     (done,) = changelog.compact()
     return done
+
+
+class OsCalls:
+    """Counts calls of functions of `os`, and hands each to a function before it is made.
+
+    Args:
+        patch: Restores the functions.
+        names: Their names.
+        before: Gets number (from 1), name, arguments and the function itself; it may raise, or return other arguments.
+    """
+
+    def __init__(self, patch, names, before):
+        self.count = 0
+        for name in names:
+            patch.setattr(os, name, self._counted(name, getattr(os, name), before))
+
+    def _counted(self, name, real, before):
+        def call(*arguments, **options):
+            self.count += 1
+            return real(*(before(self.count, name, arguments, real) or arguments), **options)
+
+        return call

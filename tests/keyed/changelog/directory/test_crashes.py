@@ -10,7 +10,7 @@ import pytest
 
 from keyed.errors import HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
-from tests.keyed.changelog.directory.support import check, made
+from tests.keyed.changelog.directory.support import OsCalls, check, made
 
 CALLS = ("open", "write", "fsync", "link", "unlink", "close", "mkdir")
 
@@ -19,24 +19,16 @@ class Death(BaseException):
     """The process is gone: whatever it still calls has no effect."""
 
 
-def dies(monkeypatch, which):
+def dies(patch, which):
     """Let the process die at a call to the operating system, in the midst of it if it is a write."""
-    calls = []
 
-    def wrapped(name, real):
-        def call(*arguments, **options):
-            calls.append(name)
-            if len(calls) == which and name == "write":
-                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            if len(calls) >= which and name != "close":
-                raise Death
-            return real(*arguments, **options)
+    def before(number, name, arguments, real):
+        if number == which and name == "write":
+            real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+        if number >= which and name != "close":
+            raise Death
 
-        return call
-
-    for name in CALLS:
-        monkeypatch.setattr(os, name, wrapped(name, getattr(os, name)))
-    return calls
+    return OsCalls(patch, CALLS, before)
 
 
 def act(what, changelog, commit, blocks):
@@ -71,7 +63,7 @@ def test_at_each_call_to_the_operating_system(tmp_path, monkeypatch, what):
         changelog.compact()
         assert check(changelog, sample) == 4
         assert list(changelog.positions()) == []
-        if len(calls) < which:
+        if calls.count < which:
             assert which > 5
             return
 

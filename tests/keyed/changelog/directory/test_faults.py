@@ -12,39 +12,23 @@ import pytest
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing.changelog_conformance import state_of
-from tests.keyed.changelog.directory.support import check, files_of, made
+from tests.keyed.changelog.directory.support import OsCalls, check, files_of, made
 from tests.support.waiting import open_below
 
 WRITING = ("close", "link", "mkdir", "open", "write", "fsync", "unlink")
 READING = ("pread", "scandir", "stat")
 
 
-class Disk:
-    """Counts the calls to the file system and lets one of them fail.
+def fail(patch, names, which, number):
+    """Let a call to the file system fail with an errno; with 0 each write writes less than it is given."""
 
-    Args:
-        which: Number of the call that fails.
-        number: Its errno; 0 for a write that writes less than it is given.
-    """
+    def before(call, name, arguments, real):
+        if call == which and number:
+            raise OSError(number, os.strerror(number))
+        short = number == 0 and name == "write"
+        return (arguments[0], bytes(arguments[1])[: 1 + call % 100]) if short else None
 
-    def __init__(self, monkeypatch, names, which, number):
-        self.calls = 0
-        for name in names:
-            monkeypatch.setattr(os, name, self._wrapped(getattr(os, name), which, number))
-
-    def _wrapped(self, real, which, number):
-        def call(*arguments, **options):
-            self.calls += 1
-            if self.calls == which and number:
-                raise OSError(number, os.strerror(number))
-            if number == 0 and real is write:
-                return real(arguments[0], bytes(arguments[1])[: 1 + self.calls % 100])
-            return real(*arguments, **options)
-
-        return call
-
-
-write = os.write
+    return OsCalls(patch, names, before)
 
 
 def scenarios():
@@ -78,7 +62,7 @@ def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):
         changelog, sample = made(tmp_path / str(which), 10, 300, keys=200)
         sample.pending = sample.commit(10)
         with monkeypatch.context() as patch:
-            disk = Disk(patch, names, which, number)
+            disk = fail(patch, names, which, number)
             try:
                 act(changelog, sample)
             except ChangelogError as error:
@@ -96,7 +80,7 @@ def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):
         writer.append(*sample.commit())
         assert check(changelog, sample) == 4
         assert list(changelog.positions()) in ([], [(7, b"here")])
-        if disk.calls < which:
+        if disk.count < which:
             assert failed
             return
     pytest.fail("there is no end to the calls")
@@ -110,10 +94,10 @@ def test_a_writer_whose_call_failed_can_be_used_again(tmp_path, monkeypatch, num
         writer = changelog.writer(0)
         commit, blocks = sample.commit(10_000, size=400)
         with monkeypatch.context() as patch:
-            disk = Disk(patch, WRITING, which, number)
+            disk = fail(patch, WRITING, which, number)
             with contextlib.suppress(ChangelogError):
                 writer.append(commit, blocks)
-        if disk.calls < which:
+        if disk.count < which:
             return
         assert check(changelog, sample) in (1, 2)
         writer.append(commit, blocks)
@@ -122,7 +106,7 @@ def test_a_writer_whose_call_failed_can_be_used_again(tmp_path, monkeypatch, num
 
 
 def test_short_writes_change_nothing(tmp_path, monkeypatch):
-    Disk(monkeypatch, ["write"], 0, 0)
+    fail(monkeypatch, ["write"], 0, 0)
     changelog, sample = made(tmp_path, 10, 300, keys=200)
     changelog.compact()
     changelog.writer(0).append(*sample.commit())

@@ -1,6 +1,5 @@
 """A changelog is created in a new or empty folder alone: a folder that holds something else stays as it is."""
 
-import os
 import shutil
 import threading
 
@@ -10,6 +9,7 @@ import keyed
 from keyed import DirectoryChangelog
 from keyed.changelog.model import LogHeader
 from keyed.errors import ChangelogError
+from tests.keyed.changelog.directory.support import OsCalls
 
 
 class Counts(keyed.KeyedProcessFunction):
@@ -73,22 +73,14 @@ def test_a_folder_that_holds_something_else_is_named_and_nothing_is_written_to_i
 
 def interrupted_at(call, changelog, monkeypatch):
     """Let the creation end with a call to the file system, as a kill does, and return whether it came so far."""
-    calls = 0
 
-    def counted(real):
-        def counting(*arguments, **options):
-            nonlocal calls
-            calls += 1
-            if calls > call:
-                # What follows does not happen either, not even removing a temporary file.
-                raise KeyboardInterrupt
-            return real(*arguments, **options)
-
-        return counting
+    def before(number, *_):
+        if number > call:
+            # What follows does not happen either, not even removing a temporary file.
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        for name in ("mkdir", "open", "write", "fsync", "link", "unlink"):
-            patch.setattr(os, name, counted(getattr(os, name)))
+        OsCalls(patch, ("mkdir", "open", "write", "fsync", "link", "unlink"), before)
         try:
             changelog.prepare("job", 1)
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_a_reader_gives_states_that_were_or_says_that_it_cannot(number, commits)
             assert state == sample.past[newest]
 
 
+def fold(state: Any, commit: Commit, blocks: Any) -> Any:
+    """Return the state after a commit."""
+    state = {} if commit.snapshot else state
+    for prefix, sub, value in chain.from_iterable(blocks):
+        state.pop((prefix, sub), None)
+        if value is not None:
+            state[prefix, sub] = value
+    return state
+
+
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_a_reader_goes_on_or_says_that_it_cannot(number, commits):
     sample, partition = grown(number, commits)
@@ -156,14 +167,7 @@ def test_a_reader_goes_on_or_says_that_it_cannot(number, commits):
         try:
             for commit, blocks in halving_reader_of(partition).commits(after):
                 assert commit.sequence > after
-                state = {} if commit.snapshot else state
-                for block in blocks:
-                    assert isinstance(block, list)
-                    for prefix, sub, value in block:
-                        if value is None:
-                            state.pop((prefix, sub), None)
-                        else:
-                            state[prefix, sub] = value
+                state = fold(state, commit, blocks)
                 assert state == sample.past[commit.sequence]
         except HistoryCompacted:
             continue
@@ -191,14 +195,7 @@ def test_compaction_while_reading_gives_no_wrong_state(number, commits):
     state: Any = {}
     try:
         for commit, blocks in reader_of(moving).commits():
-            state = {} if commit.snapshot else state
-            for block in blocks:
-                assert isinstance(block, list)
-                for prefix, sub, value in block:
-                    if value is None:
-                        state.pop((prefix, sub), None)
-                    else:
-                        state[prefix, sub] = value
+            state = fold(state, commit, blocks)
             assert state == sample.past[commit.sequence]
     except (HistoryCompacted, CorruptionError):
         return

@@ -13,12 +13,11 @@ from contextlib import ExitStack
 from itertools import count
 from random import Random
 
-import attrs
 import pytest
 
 from keyed.changelog.objects.bucket import Bucket
 from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
-from keyed.errors import ChangelogDiverged, ChangelogError
+from keyed.errors import ChangelogError
 from keyed.recovery import verify
 from keyed.testing.changelog_conformance import ChangelogConformance, SampleGroup, state_of
 from tests.keyed.recovery.test_restore import run_count
@@ -153,31 +152,6 @@ def test_listings_start_behind_a_name(place):
     for number in range(5):
         bucket.put(f"listed/{number}", b"x")
     assert bucket.sizes("listed", after="listed/2") == {"3": 1, "4": 1}
-
-
-def test_of_two_writers_each_sequence_is_there_once(place):
-    changelog = place.log()
-    changelog.prepare("op", 1)
-    sample = SampleGroup(Random(3))
-
-    def append(writer, commit, blocks):
-        try:
-            return writer.append(commit, blocks).attempt
-        except ChangelogDiverged:
-            return None
-
-    writers = [changelog.writer(0) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(30):
-            last = changelog.reader(0).last()
-            commit, blocks = sample.commit()
-            commit = attrs.evolve(commit, previous="" if last is None else last.attempt)
-            rivals = [attrs.evolve(commit, attempt=f"{commit.attempt}-{number}") for number in range(4)]
-            won = [each for each in pool.map(append, writers, rivals, [blocks] * 4) if each]
-            newest = changelog.reader(0).last()
-            assert newest is not None
-            assert won == [newest.attempt]
-    assert state_of(changelog.reader(0)) == sample.state
 
 
 def test_compaction(place):
