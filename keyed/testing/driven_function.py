@@ -181,32 +181,26 @@ class DrivenFunction(CommittedState, Closeable):
 
     def advance_watermark(self, timestamp: int) -> None:
         """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""
-        if not _is_time(timestamp):
-            raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        self._advance([max(each, timestamp) for each in self._watermarks])
+        self._advance(timestamp, 0, 1)
 
     def advance_watermark1(self, timestamp: int) -> None:
         """As `advance_watermark`, for the first side."""
-        self._advance_side(0, timestamp)
+        self._advance(timestamp, 0)
 
     def advance_watermark2(self, timestamp: int) -> None:
         """As `advance_watermark`, for the second side."""
-        self._advance_side(1, timestamp)
+        self._advance(timestamp, 1)
 
-    def _advance_side(self, side: int, timestamp: int) -> None:
+    def _advance(self, timestamp: int, *sides: int) -> None:
+        """Move the watermarks of one side or of both; of neither if a timer fails."""
         if not _is_time(timestamp):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        if not has_sides(self._groups.spec.function):
-            raise DefinitionError(f"{type(self._groups.spec.function).__name__} has one side: use advance_watermark")
-        watermarks = list(self._watermarks)
-        watermarks[side] = max(watermarks[side], timestamp)
-        self._advance(watermarks)
-
-    def _advance(self, watermarks: list[int]) -> None:
-        """Move the watermarks of both sides, or of neither if a timer fails."""
-        timestamp = max(self._watermark, min(watermarks))
-        self._commit(self._idle(watermark=timestamp))
-        self._watermark, self._watermarks = timestamp, watermarks
+        if len(sides) == 1 and not has_sides(self.function):
+            raise DefinitionError(f"{type(self.function).__name__} has one side: use advance_watermark")
+        watermarks = [max(each, timestamp) if side in sides else each for side, each in enumerate(self._watermarks)]
+        watermark = max(self._watermark, min(watermarks))
+        self._commit(self._idle(watermark=watermark))
+        self._watermark, self._watermarks = watermark, watermarks
 
     def advance_processing_time(self, timestamp: int) -> None:
         """Move the processing time to ``timestamp`` and fire processing-time timers up to it. It never moves back."""
@@ -231,8 +225,7 @@ class DrivenFunction(CommittedState, Closeable):
         Args:
             function: A fresh copy, or a changed one; by default the same object.
         """
-        if function is not None:
-            check_function(function)
+        check_function(self.function if function is None else function)
         self._groups.recover(function)
 
     def rescale(self, parallelism: int, function: Function | None = None) -> None:
@@ -245,8 +238,7 @@ class DrivenFunction(CommittedState, Closeable):
         Raises:
             DefinitionError: There is a changelog.
         """
-        if function is not None:
-            check_function(function)
+        check_function(self.function if function is None else function)
         clocks = self._groups.rescale(parallelism, function)
         if clocks is not None:
             self._resume(clocks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.arrow.read import column_values
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import key_type
-from keyed.engine.batch import Batch
+from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId
 from keyed.engine.keytypes import KeyTypes
 from keyed.job.operators import OperatorSpec
@@ -43,20 +43,23 @@ class MicroBatches:
             rows = sorted(rows, key=lambda row: -row[2])
         if self._by_time and all(timestamp is not None for _, timestamp, _ in rows):
             rows = sorted(rows, key=lambda row: row[1] or 0)
-        routed: list[list[tuple[Any, Any, int | None, int]]] = [[] for _ in range(spec.parallelism)]
+        routed: list[list[tuple[Any, ...]]] = [[] for _ in range(spec.parallelism)]
         highest: dict[ChannelId, int] = {}
         for _, timestamp, side in rows:
             if timestamp is not None:
                 highest[side, ""] = max(timestamp, highest.get((side, ""), timestamp))
-        broadcast: list[Element] = []
+        broadcast: list[Chunk] = []
         if spec.broadcast:
-            broadcast = [row for row in rows if row[2]]
+            broadcast = [([None], [timestamp], [value], None) for value, timestamp, side in rows if side]
             rows = [row for row in rows if not row[2]]
         for value, timestamp, side in rows:
             key = self._key_types.check(self._keys[side](value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
-            routed[index].append((key, value, timestamp, side))
-        return [self._batch(group, processing_time, broadcast=broadcast, highest=highest) for group in routed]
+            routed[index].append((key, timestamp, value, side))
+        batches = self.without_rows(spec, processing_time)
+        for batch, group in zip(batches, routed, strict=True):
+            batch.chunks, batch.broadcast, batch.highest = partial(_chunks, group), lambda: broadcast, highest
+        return batches
 
     def of_tables(self, spec: OperatorSpec, tables: list[pa.Table | None], processing_time: int) -> list[Batch]:
         """Return the micro-batch of the tables of each side, by key group.
@@ -96,28 +99,16 @@ class MicroBatches:
         self, spec: OperatorSpec, processing_time: int, *, watermark: int | None = None, end: bool = False
     ) -> list[Batch]:
         """Return a micro-batch that moves the clocks, or ends the input."""
-        return [self._batch([], processing_time, watermark=watermark, end=end) for _ in range(spec.parallelism)]
+        clocks: Any = {"watermark": watermark, "processing_time": processing_time, "end_of_input": end}
+        return [Batch(**clocks, key_type=self._key_types.name) for _ in range(spec.parallelism)]
 
-    def _batch(
-        self,
-        elements: list[tuple[Any, Any, int | None, int]],
-        processing_time: int,
-        *,
-        broadcast: Sequence[Element] = (),
-        highest: dict[ChannelId, int] | None = None,
-        watermark: int | None = None,
-        end: bool = False,
-    ) -> Batch:
-        keys, values, timestamps, sides = map(list, zip(*elements, strict=True)) if elements else ([], [], [], [])
-        return Batch(
-            lambda: [(keys, timestamps, values, sides if any(sides) else None)],
-            broadcast=lambda: [([None], [timestamp], [value], None) for value, timestamp, _ in broadcast],
-            highest=highest or {},
-            watermark=watermark,
-            processing_time=processing_time,
-            end_of_input=end,
-            key_type=self._key_types.name,
-        )
+
+def _chunks(rows: list[tuple[Any, ...]]) -> list[Chunk]:
+    """Return the keys, timestamps, elements and sides of rows as one chunk."""
+    if not rows:
+        return []
+    keys, timestamps, values, sides = zip(*rows, strict=True)
+    return [(keys, timestamps, values, sides if any(sides) else None)]
 
 
 def _itself(table: pa.Table) -> pa.Table:

@@ -38,12 +38,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
-from types import CodeType, FunctionType, TracebackType
-from typing import IO, Any, Self
+from types import CodeType, FunctionType
+from typing import IO, Any
 from zlib import crc32
 
 import attrs
 
+from keyed.base.closing import Closeable
 from keyed.errors import KeyedError
 from keyed.testing.extreme_hashes import Extreme, ExtremeHashes
 from keyed.testing.moved_clocks import MovedClocks
@@ -76,7 +77,7 @@ def draw_seed(steps: Sequence[Step]) -> int:
     return crc32(repr(steps).encode())
 
 
-class OtherProcess:
+class OtherProcess(Closeable):
     """A process with another hash seed, started with the first scripts and ended by `close`.
 
     Args:
@@ -104,14 +105,6 @@ class OtherProcess:
         )
         self._by_value = False
         self.hashed = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process."""
