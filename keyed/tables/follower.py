@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -59,7 +59,7 @@ class PinnedStore:
     def __init__(self, store: VersionStore) -> None:
         self.store = store
         self.damage = ""
-        self.check: Callable[[], None] = _follows
+        self.check: Callable[[], object] = lambda: None
         self.is_stopping: Callable[[], bool] = lambda: False
         self._is_closed = False
         # The oldest commit of the store in use that may be pinned: older ones may be removed.
@@ -159,10 +159,6 @@ class PinnedStore:
                 stack.callback(store.close, delete=store is not self.store)
 
 
-def _follows() -> None:
-    """Do nothing: following has not ended."""
-
-
 def is_transient(error: Exception) -> bool:
     """Return true if an error of a store may be transient, such as a full disk."""
     return is_refused(error) or is_locked(error) or is_interrupted(error)
@@ -197,6 +193,7 @@ class Follower:
 
     Raises:
         DefinitionError: The folder has other key groups.
+        LocalStoreError: It cannot be opened, or another program writes it.
 
     Attributes:
         pinned: The store, and the commits that snapshots hold.
@@ -209,14 +206,22 @@ class Follower:
         self,
         operator: str,
         changelog: Changelog,
-        path: str | os.PathLike[str],
+        path: Path,
         history_ms: int,
         groups: tuple[int, ...] | None = None,
     ) -> None:
         self.operator = operator
         self.changelog = changelog
         self._groups = groups
-        store = VersionStore(path)
+        try:
+            store = VersionStore(path)
+        except LocalStoreError as error:
+            if not is_locked(error):
+                raise
+            raise LocalStoreError(
+                f"{path} is written by another program, or by open tables of this one; read it with "
+                f"keyed.tables.read_tables({str(path.parent)!r}), or give another folder"
+            ) from error
         with closing_on_error(store):
             _check_groups(store, groups)
         self.pinned = PinnedStore(store)
@@ -575,7 +580,7 @@ class FolderReader:
         pinned: The store, and the commits that snapshots hold.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.pinned = PinnedStore(VersionReader(path))
         self._lock = threading.Lock()

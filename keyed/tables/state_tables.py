@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import copy
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +30,7 @@ from keyed.job.functions import Function, declared_states
 from keyed.job.restoring import RestorePoint
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import header_of
-from keyed.stores.database import delete_folder, is_locked
+from keyed.stores.database import delete_folder
 from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
 from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
@@ -204,7 +205,7 @@ class StateTables(_Tables):
     """
 
     def __init__(
-        self, path: Path, operators: dict[str, Operator], context: ExitStack, types: Mapping[str, Any] | None = None
+        self, path: Path, operators: dict[str, Operator], context: ExitStack, types: Mapping[str, Any]
     ) -> None:
         super().__init__(operators)
         self.path = path
@@ -219,7 +220,7 @@ class StateTables(_Tables):
         for operator in operators.values():
             operator.source.pinned.check = self._following.check
             operator.source.pinned.is_stopping = lambda: self._following.is_stopping
-        self._types: Mapping[str, Any] = types or {}
+        self._types = types
 
     def _viewing(self, operator: Operator) -> Viewing:
         return lambda as_of: operator.view(self._commit(operator, as_of))
@@ -519,8 +520,8 @@ def open_tables(
             groups, or a changelog does not have a key group.
     """
     numbers = None if groups is None else _groups(groups)
-    changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
-    root = _folder(path)
+    root, history_ms = _folder(path), milliseconds_of(history, "open_tables(history)")
+    sources: dict[str, Callable[[], Follower]] = {}
     logs: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
     for one in map(changelog_at, logs):
         if not isinstance(one, Changelog):
@@ -537,15 +538,15 @@ def open_tables(
                 f"groups=: operator {name!r} has {header.parallelism} key groups, 0 to {header.parallelism - 1}, and "
                 f"no {shown_groups(group for group in numbers if group >= header.parallelism)}"
             )
-        if name in changelogs:
+        if name in sources:
             raise DefinitionError(
                 f"open_tables: two changelogs belong to operator {name!r}; give one for each operator"
             )
-        changelogs[name] = one, _types(types, name)
-    if not changelogs:
+        sources[name] = partial(Follower, name, one, root / name, history_ms, numbers)
+    if not sources:
         raise DefinitionError("open_tables: give at least one changelog")
-    _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
-    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types, numbers)
+    _check_folder(root, sources, f"open_tables(path={str(root)!r})")
+    return _open(root, sources, lambda _: types)
 
 
 def _groups(groups: Iterable[int]) -> tuple[int, ...]:
@@ -578,7 +579,8 @@ def keep_tables(
     """
     root = _folder(path)
     _check_folder(root, functions, f"tables={str(root)!r}")
-    return _follow(root, {name: (log, _types(functions[name], name)) for name, log in changelogs.items()}, _HOUR_MS)
+    sources = {name: partial(Follower, name, log, root / name, _HOUR_MS) for name, log in changelogs.items()}
+    return _open(root, sources, functions.__getitem__)
 
 
 def discard_unwritten(tables: StateTables) -> None:
@@ -596,30 +598,6 @@ def discard_unwritten(tables: StateTables) -> None:
             delete_folder(folder)
 
 
-def _follow(
-    root: Path,
-    changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]],
-    history_ms: int,
-    types: Types = None,
-    groups: tuple[int, ...] | None = None,
-) -> StateTables:
-    operators: dict[str, Operator] = {}
-    with ExitStack() as stack:
-        for name, (changelog, types_of) in changelogs.items():
-            try:
-                source = Follower(name, changelog, root / name, history_ms, groups)
-            except LocalStoreError as error:
-                if is_locked(error):
-                    raise LocalStoreError(
-                        f"{root / name} is written by another program, or by open tables of this one; read it with "
-                        f"keyed.tables.read_tables({str(root)!r}), or give another folder"
-                    ) from error
-                raise
-            stack.callback(source.close)
-            operators[name] = Operator(name, source, types_of)
-        return StateTables(root, operators, stack.pop_all(), _named_types(types))
-
-
 def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
     """Open the tables of another program on this machine for reading.
 
@@ -633,7 +611,7 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
         DefinitionError: ``types`` has an unknown name.
         LocalStoreError: The folder holds no tables.
     """
-    return _read(_folder(path), lambda operator: _types(types, operator), types)
+    return _read(path, lambda _: types)
 
 
 def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
@@ -643,24 +621,36 @@ def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Funct
         path: The folder that was given to `keep_tables`.
         functions: The function of each operator by its name.
     """
-    return _read(_folder(path), lambda operator: _types(functions.get(operator), operator))
+    return _read(path, functions.get)
 
 
-def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types = None) -> StateTables:
-    operators: dict[str, Operator] = {}
-    with ExitStack() as stack:
-        for folder in _operator_folders(root):
-            source = FolderReader(folder)
-            stack.callback(source.close)
-            operators[folder.name] = Operator(folder.name, source, types_of(folder.name))
-        if not operators:
-            raise LocalStoreError(f"{root} has no state tables; give the folder= of open_tables")
-        tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
-        stack.callback(tables.close)
+def _read(path: str | os.PathLike[str], types_of: Callable[[str], Types]) -> StateTables:
+    root = _folder(path)
+    folders = _operator_folders(root)
+    if not folders:
+        raise LocalStoreError(f"{root} has no state tables; give the folder= of open_tables")
+    tables = _open(root, {folder.name: partial(FolderReader, folder) for folder in folders}, types_of)
+    with closing_on_error(tables):
         # The first poll checks the names in ``types``.
         tables.poll()
-        stack.pop_all()
     return tables
+
+
+def _open(
+    root: Path, sources: Mapping[str, Callable[[], Follower | FolderReader]], types_of: Callable[[str], Types]
+) -> StateTables:
+    """Open the sources of operators as tables, with the types of each operator's values."""
+    operators: dict[str, Operator] = {}
+    named: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for name, open_source in sources.items():
+            types = types_of(name)
+            of_states = _types(types, name)
+            source = open_source()
+            stack.callback(source.close)
+            operators[name] = Operator(name, source, of_states)
+            named |= types if isinstance(types, Mapping) else {}
+        return StateTables(root, operators, stack.pop_all(), named)
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
@@ -701,7 +691,3 @@ def _types(types: Types, operator: str) -> Mapping[str, Any]:
     if isinstance(types, VectorizedFunction):
         return own
     return own | {name: state for name, (_, state) in declared_states(types).items()}
-
-
-def _named_types(types: Types) -> Mapping[str, Any]:
-    return types if isinstance(types, Mapping) else {}

@@ -36,7 +36,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from itertools import count, islice
@@ -60,6 +60,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keyed import errors
 from keyed.base.background import Status
+from keyed.base.closing import closing_on_error
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
@@ -88,7 +89,7 @@ from keyed.tables.server.event_stream import (
     PushedRows,
     PushEvents,
     Watch,
-    wait_for_disconnect,
+    while_connected,
 )
 from keyed.tables.server.limits import Limits
 from keyed.tables.server.page import page_routes
@@ -130,24 +131,31 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-@attrs.define(eq=False, repr=False)
 class _Server:
     """Answers requests."""
 
-    tables: StateTables
-    access: Access
-    limits: Limits
-    sql: WorkerProcesses
-    push: WorkerProcesses
-    job_status: Callable[[], Mapping[str, Any]]
-    watch: Watch
-    peers: PeerShares
-    requests: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
-    concurrency: ConcurrencyLimit = attrs.field(init=False)
+    def __init__(
+        self,
+        tables: StateTables,
+        access: Access,
+        limits: Limits,
+        job_status: Callable[[], Mapping[str, Any]],
+        peers: Peers,
+    ) -> None:
+        self.tables, self.access, self.limits, self.job_status = tables, access, limits, job_status
+        tokens = len(access.tokens)
+        self.sql = WorkerProcesses("keyed.tables.sql_worker", str(tables.path), limits=limits, tokens=tokens)
+        self.push = WorkerProcesses("keyed.tables.push_worker", limits=limits, tokens=tokens)
+        self.peers = PeerShares(peers, limits, tokens)
+        self.watch = Watch(tables, limits.streams, tokens)
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.concurrency = ConcurrencyLimit(_ANSWERS, limits.wait_seconds, 503, "requests", tokens)
 
-    def __attrs_post_init__(self) -> None:
-        tokens = len(self.access.tokens)
-        self.concurrency = ConcurrencyLimit(_ANSWERS, self.limits.wait_seconds, 503, "requests", tokens)
+    async def end(self) -> None:
+        """End event streams and the processes of queries."""
+        await self.watch.end()
+        await self.sql.close()
+        await self.push.close()
 
     # Answers ----------------------------------------------------------------------------------------------------
 
@@ -246,15 +254,15 @@ class _Server:
     async def status(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
         self._query(request, "share")
-        if _is_share(request):
-            return await self._answer(lambda: self._described(open_to) | {"server": self.peers.id})
-        if not self.peers.are_configured:
-            return await self._answer(lambda: self._described(open_to))
-        await self.peers.refresh()
+        has_peers = self._may_forward(request)
+        if has_peers:
+            await self.peers.refresh()
 
         def work() -> Any:
             described = self._described(open_to)
-            return described | {"peers": self.peers.described(described["positions"])}
+            if has_peers:
+                return described | {"peers": self.peers.described(described["positions"])}
+            return described | ({"server": self.peers.id} if _is_share(request) else {})
 
         return await self._answer(work)
 
@@ -478,18 +486,17 @@ class _Server:
             raise BadRequest("groups= must be numbers of key groups, such as 0,1,2") from error
 
         def work() -> Iterator[bytes]:
-            with ExitStack() as stack:
-                snapshot = stack.enter_context(self.tables.snapshot(batch_or_time(query.get("as_of"), "as_of")))
+            snapshot = self.tables.snapshot(batch_or_time(query.get("as_of"), "as_of"))
+            with closing_on_error(snapshot):
                 table = snapshot.share[name]
                 if lacks := groups.intersection(table.missing):
                     raise errors.GroupUnavailable(
                         f"{name!r}: these tables do not have key groups {shown_groups(lacks)}"
                     )
                 parts = table.dataset(has_key="has_key" in query, groups=groups).ipc_parts()
-                context = stack.pop_all()
 
             def opened() -> Iterator[bytes]:
-                with context:
+                with snapshot:
                     yield from parts
 
             return opened()
@@ -551,16 +558,13 @@ class _Server:
             after = request.headers.get("last-event-id") or query.get("after")
             return self._table(request, is_share=_is_share(request)).subscribe(key, prefix=prefix, after=after)
 
-        try:
+        async def stream() -> ASGIApp:
             return self._stream(request, ChangeEvents(await self._in_thread(work)))
-        except errors.GroupUnavailable as error:
-            if "key" not in query or not self._may_forward(request):
-                raise
 
-            async def redirect(servers: dict[str, list[int]]) -> Response:
-                return RedirectResponse(next(iter(servers)) + _target(request), 307)
+        async def redirect(servers: dict[str, list[int]]) -> ASGIApp:
+            return RedirectResponse(next(iter(servers)) + _target(request), 307)
 
-            return await self._from_peers(error.operator, error.groups, redirect)
+        return await (self._own_or_from_peers(request, stream, redirect) if "key" in query else stream())
 
     async def push_changes(self, request: Request) -> ASGIApp:
         """Return the rows of a push query, or with ``check=true`` its table and columns."""
@@ -586,7 +590,7 @@ class _Server:
         push_request = PushRequest(query, parameters, await self._in_thread(columns), self.limits.answer)
         checked = await _while_connected(request, self.push.answer(push_request))
         if is_check:
-            return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
+            return _json_response(checked)
         push_query = msgspec.json.decode(checked, type=_PushQuery)
         tables = {push_query.table: push_request.tables[push_query.table]}
         after = request.headers.get("last-event-id") or names.get("after")
@@ -663,25 +667,33 @@ class _Server:
             with suppress(PeerUnavailable):
                 return await ask(self.peers.cover(operator, log_id, groups))
 
-    async def _answer_for_key(self, request: Request, work: Callable[[], Any]) -> Response:
-        """Return the answer about a key; if the tables lack its key group, that of a peer."""
+    async def _own_or_from_peers(
+        self, request: Request, own: Callable[[], Awaitable[_T]], ask: Callable[[dict[str, list[int]]], Awaitable[_T]]
+    ) -> _T:
+        """Return the answer of these tables; if they lack key groups, that of the servers of these."""
         try:
-            return await self._answer(work)
+            return await own()
         except errors.GroupUnavailable as error:
             if not self._may_forward(request):
                 raise
             operator, groups = error.operator, error.groups
-        headers = {_EXAMPLE: _example_text(*request.state.example)}
-        status, body = await self._from_peers(
-            operator, groups, lambda servers: self.peers.ask(next(iter(servers)), _target(request), headers)
-        )
-        answer = msgspec.json.decode(self._passed(request, status, body), type=dict[str, msgspec.Raw])
-        if "position" in answer and ALL_TABLES not in request.state.open_to:
-            position = msgspec.json.decode(answer["position"])
-            shown = {name: value for name, value in position.items() if name not in ("entries", "hash")}
-            answer["position"] = msgspec.Raw(as_json(shown))
-        answer.pop("addresses", None)
-        return Response(as_json(answer), media_type="application/json", headers={"cache-control": "no-store"})
+        return await self._from_peers(operator, groups, ask)
+
+    async def _answer_for_key(self, request: Request, work: Callable[[], Any]) -> Response:
+        """Return the answer about a key; if the tables lack its key group, that of a peer."""
+
+        async def ask(servers: dict[str, list[int]]) -> Response:
+            headers = {_EXAMPLE: _example_text(*request.state.example)}
+            body = self._passed(request, *await self.peers.ask(next(iter(servers)), _target(request), headers))
+            answer = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            if "position" in answer and ALL_TABLES not in request.state.open_to:
+                position = msgspec.json.decode(answer["position"])
+                shown = {name: value for name, value in position.items() if name not in ("entries", "hash")}
+                answer["position"] = msgspec.Raw(as_json(shown))
+            answer.pop("addresses", None)
+            return _json_response(as_json(answer))
+
+        return await self._own_or_from_peers(request, partial(self._answer, work), ask)
 
     async def _answer_for_all(
         self, request: Request, name: str, work: Callable[..., Any], query: dict[str, str], limit: int
@@ -695,25 +707,19 @@ class _Server:
             query: The parameters of the request.
             limit: Maximal number of items.
         """
-        try:
-            return await self._answer(work)
-        except errors.GroupUnavailable as error:
-            if not self._may_forward(request):
-                raise
-            operator, groups = error.operator, error.groups
-        headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
 
-        async def ask(servers: dict[str, list[int]]) -> list[bytes]:
+        async def ask(servers: dict[str, list[int]]) -> Response:
+            headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
             as_of = await self._batch_at(batch_or_time(query.get("as_of"), "as_of"))
             if as_of is None:
                 as_of = min(self.tables.batch, self.peers.batch_of(servers))
             own = await self._answer(partial(work, is_share=True, as_of=as_of))
             target = _target(request, as_of=as_of)
             answers = await asyncio.gather(*(self.peers.ask(each, target, headers) for each in servers))
-            return [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
+            parts = [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
+            return await self._answer(lambda: self._merged(name, parts, query, limit))
 
-        parts = await self._from_peers(operator, groups, ask)
-        return await self._answer(lambda: self._merged(name, parts, query, limit))
+        return await self._own_or_from_peers(request, partial(self._answer, work), ask)
 
     def _merged(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
         """Return the answer for all keys from those of several servers; an item of two servers is the same in both."""
@@ -841,8 +847,7 @@ class _Server:
             self._check_size(len(body))
             return body
 
-        body = await self._in_thread(encoded)
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+        return _json_response(await self._in_thread(encoded))
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         """Return the result of a function that reads state, which would block the other requests."""
@@ -985,13 +990,8 @@ def make_app(
             page's heading.
         peers: The servers of the other key groups, if the tables have a share of them.
     """
-    access, limits = access or Access(), limits or Limits()
-    tokens = len(access.tokens)
-    sql = WorkerProcesses("keyed.tables.sql_worker", str(tables.path), limits=limits, tokens=tokens)
-    push = WorkerProcesses("keyed.tables.push_worker", limits=limits, tokens=tokens)
-    shares = PeerShares(peers or Peers(()), limits, tokens)
-    watch = Watch(tables, limits.streams, tokens)
-    server = _Server(tables, access, limits, sql, push, status, watch, shares)
+    access = access or Access()
+    server = _Server(tables, access, limits or Limits(), status, peers or Peers(()))
     routes = [
         server.route("/health", server.health),
         server.route("/ready", server.ready),
@@ -1014,17 +1014,12 @@ def make_app(
         *page_routes(page),
     ]
 
-    async def end() -> None:
-        await watch.end()
-        await sql.close()
-        await push.close()
-
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await end()
+            await server.end()
 
     app = Starlette(
         routes=routes,
@@ -1032,22 +1027,20 @@ def make_app(
         exception_handlers={HTTPException: _no_route},
         lifespan=lifespan,
     )
-    app.state.watch, app.state.end = watch, end
+    app.state.watch, app.state.end = server.watch, server.end
     return app
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+async def _while_connected(request: Request, work: Coroutine[Any, Any, bytes]) -> bytes:
     """Return the result of a coroutine, which is cancelled if the client disconnects."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect(request.receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Refused(400, "ClientDisconnect", "the client closed the connection")
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.wait((working, leaving))
+    result = await while_connected(request.receive, work)
+    if result is None:
+        raise Refused(400, "ClientDisconnect", "the client closed the connection")
+    return result
+
+
+def _json_response(body: bytes) -> Response:
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 def _no_route(request: Request, error: Exception) -> Response:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -24,6 +24,7 @@ from keyed.tables.state_tables import StateTables
 from keyed.tables.subscription import Change, Subscription
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 #: Seconds of silence after which a comment is sent, so that proxies keep the connection open.
 _SILENCE = 15.0
 _LOOK_AGAIN = 1.0
@@ -262,22 +263,14 @@ class EventStream:
         """Send until the reader disconnects or the server ends."""
         token = ASKING.get()
         self._watch.slots.used[token] += 1
-        writing = asyncio.create_task(self._write(send))
-        reading = asyncio.create_task(wait_for_disconnect(receive))
         try:
-            await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
+            await while_connected(receive, self._write(send))
         except (TimeoutError, asyncio.CancelledError):
             # A server that ends does not wait for slow readers.
             self._watch.dropped += 1
         finally:
             self._watch.slots.release(token)
             self._watch.resets += self._events.resets
-            for task in (writing, reading):
-                # The relevant error was raised above.
-                task.add_done_callback(_take_in)
-                task.cancel()
 
     async def _write(self, send: Send) -> None:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -311,15 +304,21 @@ class EventStream:
             await send(message)
 
 
-def _take_in(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Return the result of a coroutine; if the client disconnects, cancel it and return ``None``."""
 
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    tasks = working, _ = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _part(body: bytes, *, more: bool = True) -> dict[str, object]:

@@ -136,9 +136,7 @@ def _prepared(
     port: int = 8765,
     access: Access | None = None,
     limits: Limits | None = None,
-    page: bool | Path = False,
-    status: Callable[[], Mapping[str, Any]] = dict,
-    peers: Peers | None = None,
+    **options: Any,
 ) -> tuple[_Server, socket.socket, str]:
     """Return a server, its listening socket, and the address of the socket."""
     access, limits = access or Access(), limits or Limits()
@@ -147,7 +145,7 @@ def _prepared(
             f"host={host!r} can be reached from other machines: give tokens (access=Access(tokens={{...}}), on the "
             "command line --token-file FILE), or serve on 127.0.0.1"
         )
-    app = make_app(tables, access=access, limits=limits, page=page, status=status, peers=peers)
+    app = make_app(tables, access=access, limits=limits, **options)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
         raise DefinitionError(f"port={port!r}: give a number from 0 (any free port) to 65535")
     try:
