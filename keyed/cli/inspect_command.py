@@ -16,9 +16,7 @@ from keyed.cli.command import check_checkpoint, command, session_for
 from keyed.cli.shown_rows import namespace_text, print_json, print_rows
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
-from keyed.content.contents import content_blocks
-from keyed.content.table_entries import entries_of
-from keyed.content.table_entries import tables_of as converters_of
+from keyed.content.contents import content_entries
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
@@ -89,29 +87,27 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     encoded: Any = None
     described: list[dict[str, Any]] = []
     stored: list[tuple[bytes, bytes, bytes]] = []
-    converters = converters_of(meta.states, where)
-    for block in content_blocks(committed(log, meta, where), meta.states):
-        for prefix, sub, value in entries_of(block, converters, where):
-            assert value is not None
-            state_id = state_id_of(prefix)
-            reader = None if state_id is None else readers[state_id]
-            name = _TIMERS if reader is None else names_of.get(reader.schema.name, meta.operator)
-            # Entries beside a table belong to it.
-            states[name]["entries"] += reader is None or reader.schema.name in names_of
-            states[name]["bytes"] += len(prefix) + len(sub) + len(value)
-            entry_key = key_of(prefix)
-            if key is None or entry_key is None:
-                continue
-            encoded = key_of_text(key, entry_key, "--key") if encoded is None else encoded
-            if entry_key != encoded:
-                continue
-            if reader is None:
-                timer = timer_of(prefix, sub, value)
-                described.append(
-                    {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
-                )
-            else:
-                stored.append((prefix, sub, value))
+    for prefix, sub, value in content_entries(committed(log, meta, where), meta.states, where):
+        assert value is not None
+        state_id = state_id_of(prefix)
+        reader = None if state_id is None else readers[state_id]
+        name = _TIMERS if reader is None else names_of.get(reader.schema.name, meta.operator)
+        # Entries beside a table belong to it.
+        states[name]["entries"] += reader is None or reader.schema.name in names_of
+        states[name]["bytes"] += len(prefix) + len(sub) + len(value)
+        entry_key = key_of(prefix)
+        if key is None or entry_key is None:
+            continue
+        encoded = key_of_text(key, entry_key, "--key") if encoded is None else encoded
+        if entry_key != encoded:
+            continue
+        if reader is None:
+            timer = timer_of(prefix, sub, value)
+            described.append(
+                {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
+            )
+        else:
+            stored.append((prefix, sub, value))
     for name, state in tables.items():
         reader = by_name[state]
         entries = shown_entries(reader, by_name.get(reader.schema.named_by or ""), stored)

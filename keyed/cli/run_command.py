@@ -7,17 +7,16 @@ import errno
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.durations import instant_of
 from keyed.cli.command import add_list, add_settings, check_tables_folder, command, parse_pairs, read_text, settings_of
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_json, print_rows
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.stores.scratch import ScratchFolder
+from keyed.tables.operator_table import shown_time
 
 if TYPE_CHECKING:
     from keyed import sql
@@ -264,17 +263,9 @@ def _row(record: OutputRecord) -> dict[str, Any]:
     key, value = record.key, record.value
     shown: dict[str, Any] = dict(key) if isinstance(key, Mapping) else {"key": key}
     if record.window is not None:
-        shown |= zip(("window_start", "window_end"), map(_time, record.window), strict=True)
+        shown |= zip(("window_start", "window_end"), map(shown_time, record.window), strict=True)
     if isinstance(value, Mapping):
         shown |= value
     else:
         shown |= {"deleted": True} if value is None else {"value": value}
-    return shown | {"timestamp": _time(record.timestamp)}
-
-
-def _time(milliseconds: int) -> datetime | int:
-    """Return a timestamp as a readable time, if Python has it."""
-    try:
-        return instant_of(milliseconds)
-    except OverflowError:
-        return milliseconds
+    return shown | {"timestamp": shown_time(record.timestamp)}

@@ -42,6 +42,12 @@ def content_blocks(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
     return (block for delta in contents(store, states) for block in delta.blocks())
 
 
+def content_entries(store: ReadStore, states: dict[str, Any], where: str = "a local store") -> Iterator[Change]:
+    """Yield the `contents` of a store, rows of tables as entries; ``where`` is the store, for messages."""
+    tables = tables_of(states, where)
+    return (entry for block in content_blocks(store, states) for entry in entries_of(block, tables, where))
+
+
 def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
     """Return the number and hash of the whole content of a store."""
     live = LiveHash()
@@ -52,13 +58,8 @@ def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
 
 def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
     """Return one of the keys in a store; ``None`` if there is none. Keys of broadcast states are null."""
-    where = "a local store"
-    tables = tables_of(states, where)
-    for block in content_blocks(store, states):
-        for prefix, _, _ in entries_of(block, tables, where):
-            if (key := key_of(prefix)) is not None:
-                return key
-    return None
+    keys = (key_of(prefix) for prefix, _, _ in content_entries(store, states))
+    return next((key for key in keys if key is not None), None)
 
 
 class StillLive:

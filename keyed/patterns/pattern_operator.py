@@ -96,6 +96,7 @@ class _Moves:
 _Decision = tuple[int | None, PartialMatch | None, list[Taken]]
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class PatternOperator(KeyedProcessFunction):
     """The function that finds matches (Flink's `CepOperator`), with ``order="watermark"``.
 
@@ -116,26 +117,17 @@ class PatternOperator(KeyedProcessFunction):
     uses = inner_state(MapState(int, int), is_shown=False)
     equal_times = inner_state(ListState(object), is_shown=False)
 
-    def __init__(
-        self,
-        pattern: StepSequence,
-        function: PatternProcessFunction,
-        *,
-        late_tag: OutputTag | None,
-        bad_tag: OutputTag | None,
-        timed_out: tuple[OutputTag, Callable[[Match], Any]] | None,
-        most_partial: int,
-        order_by: Callable[[Any], Any] | None = None,
-        columns: EvaluatedSteps | None = None,
-    ) -> None:
-        self._pattern = pattern
-        self._function = function
-        self._late_tag = late_tag
-        self._bad_tag = bad_tag
-        self._timed_out = timed_out
-        self._most_partial = most_partial
-        self._order_by = order_by
-        self._columns = columns
+    _pattern: StepSequence
+    _function: PatternProcessFunction
+    _late_tag: OutputTag | None
+    _bad_tag: OutputTag | None
+    _timed_out: tuple[OutputTag, Callable[[Match], Any]] | None
+    _most_partial: int
+    _order_by: Callable[[Any], Any] | None = None
+    _columns: EvaluatedSteps | None = None
+
+    def __attrs_post_init__(self) -> None:
+        pattern, columns = self._pattern, self._columns
         conditions = () if columns is None else columns.conditions
         self._places = {condition: 2 * place for place, condition in enumerate(conditions)}
         #: The classes of rows with the results, and without.
@@ -147,8 +139,8 @@ class PatternOperator(KeyedProcessFunction):
         self.partial_matches = inner_state(
             MapState(int, PartialMatch, name="partial_matches"), meaning=_meaning(pattern, columns)
         )
-        handler = type(function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
-        self._handles_time_outs = timed_out is not None or handler
+        handler = type(self._function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
+        self._handles_time_outs = self._timed_out is not None or handler
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._pattern!r})"

@@ -7,7 +7,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -667,19 +668,16 @@ def _batch(number: int, log_id: str, markers: Sequence[Commit], groups: tuple[in
 
 def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Change]:
     """Yield the changes from one state to another, in the order of addresses."""
-    before, after = next(old, None), next(new, None)
-    while before is not None or after is not None:
-        if after is None or (before is not None and before[0] + before[1] < after[0] + after[1]):
-            assert before is not None
-            yield before[0], before[1], None
-            before = next(old, None)
-        elif before is None or after[0] + after[1] < before[0] + before[1]:
-            yield after
-            after = next(new, None)
-        else:
-            if before != after:
-                yield after
-            before, after = next(old, None), next(new, None)
+    merged = merge(((entry, False) for entry in old), ((entry, True) for entry in new), key=_address_of)
+    for _, (*before, (entry, is_new)) in groupby(merged, _address_of):
+        if not is_new:
+            yield entry[0], entry[1], None
+        elif (entry, False) not in before:
+            yield entry
+
+
+def _address_of(tagged: tuple[_Entry, bool]) -> bytes:
+    return tagged[0][0] + tagged[0][1]
 
 
 def _behind(reader: ChangelogReader, at: int) -> tuple[int, int] | None:

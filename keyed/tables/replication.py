@@ -236,7 +236,7 @@ class Replication(Closeable):
             if isinstance(error, KeyedError) or self._is_transient(error):
                 raise
             raise self._translated(error) from error
-        if self._feed.is_followed():
+        if self._feed.following.is_running:
             self._feed.wait(lambda: self._work.is_stopping or self._next() is not None, _WAIT)
             return 0.0
         return _LOOK_AGAIN

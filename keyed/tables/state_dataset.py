@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import islice, product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from uuid import UUID
 from weakref import WeakSet
@@ -289,10 +290,10 @@ class Columns:
             others += _window_columns(view, reader)
         else:
             if schema.kind != "broadcast":
-                others.append(TableColumn("namespace", pa.string(), _namespace, "namespace"))
+                others += [TableColumn("namespace", pa.string(), lambda entry: _as_json(entry.namespace), "namespace")]
             if schema.kind == "list":
                 place = pa.struct([("batch", pa.int64()), ("index", pa.int64())])
-                others.append(TableColumn("entry", place, _place, "place"))
+                others.append(TableColumn("entry", place, attrgetter("entry"), "place"))
             if schema.kind in MAPS:
                 convert = converter_of(schema.key)
                 others.append(TableColumn("entry", shown_type(schema.key), lambda entry: convert(entry.entry), "key"))
@@ -469,10 +470,6 @@ def _entry_part(number: int) -> Callable[[Entry], Any]:
     return lambda entry: entry.entry[number]
 
 
-def _place(entry: Entry) -> dict[str, int]:
-    return {"batch": entry.entry[0], "index": entry.entry[1]}
-
-
 def _field(name: str, convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
     return lambda entry: convert(getattr(entry.value, name, None))
 
@@ -493,10 +490,6 @@ def _converted(name: str, convert: Callable[[Any], Any]) -> Callable[[Entry], An
 
 def _key_value(part: Any) -> Any:
     return part if type(part) in _OF_KEYS and not isinstance(part, UUID) else _as_text(part)
-
-
-def _namespace(entry: Entry) -> str | None:
-    return _as_json(entry.namespace)
 
 
 def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:

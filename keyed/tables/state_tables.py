@@ -403,14 +403,7 @@ class StateTables(_Tables):
         return self.batch
 
     def _feed(self, operator: Operator) -> Feed:
-        following = self._following
-        return Feed(
-            operator,
-            lambda: self._commit(operator, None),
-            self._wait,
-            lambda: self.status,
-            lambda: following.is_running,
-        )
+        return Feed(operator, partial(self._commit, operator, None), self._wait, self._following)
 
     def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout

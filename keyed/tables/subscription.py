@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 import attrs
 import msgspec
 
-from keyed.base.background import Status
+from keyed.base.background import Background, Status
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
 from keyed.tables.entries import Entry, EntryReader
@@ -100,15 +100,13 @@ class Feed:
         operator: The operator.
         shown: Returns its newest visible commit.
         wait: Waits until a condition holds, for a number of seconds at most or for ever; returns true if it holds.
-        status: Returns the status of following.
-        is_followed: Returns true while a thread follows the changelogs.
+        following: The work that follows the changelogs.
     """
 
     operator: Operator
     shown: Callable[[], int]
     wait: Callable[[Callable[[], bool], float | None], bool]
-    status: Callable[[], Status]
-    is_followed: Callable[[], bool]
+    following: Background
 
 
 class Subscription(Iterator[Change], AsyncIterator[Change]):
@@ -168,7 +166,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
     @property
     def status(self) -> Status:
         """The status of following: see `StateTables.status`."""
-        return self._feed.status()
+        return self._feed.following.status
 
     def __repr__(self) -> str:
         return f"<Subscription to {self._state}, {self.status.value}, after {self.token}>"

@@ -27,6 +27,7 @@ from keyed.job.watermarks import WatermarkStrategy
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.runtimes.local.local_position import LocalPosition, decode_position
+from keyed.runtimes.local.local_rows import time_getter
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
 from keyed.testing.function_options import Key
@@ -211,7 +212,9 @@ def _batches(
         if len(batches) < counts[-1]:
             raise DefinitionError(f"rows: {len(batches)} rows are given, and the job has read {counts[-1]}")
         read = [batches[start:end] for start, end in pairwise(counts)]
-    return [[Record(row, _time(row, timestamp)) for row in each] for each in read]
+    has_time = timestamp is not None and not isinstance(timestamp, IngestionTime)
+    time_of = time_getter(timestamp) if has_time else lambda _: None
+    return [[Record(row, time_of(row)) for row in each] for each in read]
 
 
 def _batch_of(position: _Position | None) -> int:
@@ -306,16 +309,6 @@ def _begin(changelog: Changelog, function: Function, batch: int, options: dict[s
     if batch < 0:
         return KeyedTestHarness(function, **options)
     return KeyedTestHarness.from_changelog(changelog, function, as_of=batch, **options)
-
-
-def _time(row: Any, timestamp: Any) -> int | None:
-    if timestamp is None or isinstance(timestamp, IngestionTime):
-        return None
-    if callable(timestamp):
-        return int(timestamp(row))
-    value = row[timestamp] if isinstance(row, dict) else getattr(row, timestamp)
-    time = value if isinstance(value, int) else round(value.timestamp() * 1000)
-    return int(time)
 
 
 def _diff(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:

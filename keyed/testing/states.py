@@ -10,10 +10,9 @@ import attrs
 from keyed.base.durations import instant_ms
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import key_of, split_value
-from keyed.content.contents import content_blocks
+from keyed.content.contents import content_entries
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
-from keyed.content.table_entries import entries_of, tables_of
 from keyed.engine.held_rows import HELD_ROWS
 from keyed.engine.meta import GroupMeta
 from keyed.job.functions import Function
@@ -79,10 +78,7 @@ def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Func
     """
     reader = OperatorTableReader(meta.operator, meta.states[state], function)
     naming = None if reader.inner.schema.named_by is None else EntryReader(meta.states[reader.inner.schema.named_by])
-    where = "a local store"
-    converters = tables_of(meta.states, where)
-    blocks = content_blocks(store, meta.states)
-    changes = (change for block in blocks for change in entries_of(block, converters, where))
+    changes = content_entries(store, meta.states)
     stored = [(prefix, sub, value) for prefix, sub, value in changes if value is not None]
     windows: dict[Any, dict[Any, Any]] = {}
     entries: Any = shown_entries(reader.inner, naming, stored)

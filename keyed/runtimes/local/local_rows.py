@@ -155,7 +155,7 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
             if type(value) is BadElement:
                 raise RowError(f"operator {stage.name!r}: {value.place}: {value.reason}; {BAD_ROW_REMEDY}")
     if source.time is not None and timestamps is None:
-        timestamps = results_of(_time_getter(source, stage.name), values, f"operator {stage.name!r}, timestamp")
+        timestamps = results_of(time_getter(source.time, stage.name), values, f"operator {stage.name!r}, timestamp")
     keys = results_of(key_getter(stage.keys, stage.name), values, f"operator {stage.name!r}, key")
     bad = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
     if bad:
@@ -286,7 +286,7 @@ def _sorted_out(
         values = [value.row if index in reasons else value for index, value in enumerate(values)] if reasons else values
     keys = _each(key_getter(stage.keys, stage.name), values, "key", reasons)
     if source.time is not None and timestamps is None:
-        timestamps = _each(_time_getter(source, stage.name), values, "timestamp", reasons)
+        timestamps = _each(time_getter(source.time, stage.name), values, "timestamp", reasons)
     # Methods are attributes too, so an attribute with the name of a key may be anything.
     of_bad_keys = _bad_keys(keys) if set(map(type, keys)) <= _OF_KEYS else range(len(keys))
     for index in of_bad_keys:
@@ -324,8 +324,9 @@ def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: 
     return results
 
 
-def _time_getter(source: Source, operator: str) -> Callable[[Any], int | None]:
-    get = source.time if callable(source.time) else _field_getter(str(source.time), "timestamp column", operator)
+def time_getter(time: Any, operator: str | None = None) -> Callable[[Any], int | None]:
+    """Return a function from an element to its timestamp, for a column or a function of the element."""
+    get = time if callable(time) else _field_getter(str(time), "timestamp column", operator)
     return lambda value: timestamp_of(get(value))
 
 

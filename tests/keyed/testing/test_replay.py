@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -65,6 +66,14 @@ def test_what_differs_is_told_from_any_batch_on(job, first):
     done = replay(job, Sales(), WithoutSevens(), ROWS, key="shop", timestamp="time", first=first)
     assert (done.first, done.last, done.rows) == (first, 5, 9 - 2 * first)
     assert done.lines == DIFFERS
+
+
+def test_times_between_two_milliseconds_are_those_of_the_job(tmp_path):
+    times = [datetime.fromtimestamp(n, UTC).replace(microsecond=600) for n in range(len(ROWS))]
+    rows = [row | {"time": time} for row, time in zip(ROWS, times, strict=True)]
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    keyed.stream(rows, timestamp="time").key_by("shop").process(Sales(), changelog=changelog).run(rows_per_batch=2)
+    assert replay(changelog, Sales(), Sales(), rows, key="shop", timestamp="time", last=1).lines == ()
 
 
 def test_without_rows_it_is_refused(job):
