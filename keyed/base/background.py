@@ -276,6 +276,27 @@ class Background:
             _running.pop(id(self), None)
 
 
+class Following:
+    """A copy of state that work in the background keeps."""
+
+    _work: Background
+
+    @property
+    def status(self) -> Status:
+        """Starting until the first success, then following, failed or closed."""
+        return self._work.status
+
+    @property
+    def trouble(self) -> str:
+        """The error of the last attempt, or the one that ended following; empty if there is none."""
+        return self._work.last_error_text
+
+    @property
+    def failures(self) -> int:
+        """Number of failed attempts so far."""
+        return self._work.failures
+
+
 #: Sockets at which servers of this process listen.
 _listening: WeakSet[socket.socket] = WeakSet()
 

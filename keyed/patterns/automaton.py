@@ -7,7 +7,7 @@ simpler: a partial match points to its last row in a tree of rows, and needs no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import attrs
 
@@ -15,6 +15,8 @@ from keyed.errors import DefinitionError
 from keyed.patterns.pattern_conditions import ALWAYS, Condition, ConditionFailed, Look, both, in_time, negated
 from keyed.patterns.steps import Contiguity, Step, StepSequence
 
+#: A condition, or one that may be missing.
+_C = TypeVar("_C", Condition, Condition | None)
 Kind = Literal["normal", "final", "stop", "pending"]
 #: A row is taken for the step, ignored, or tested in the target at once.
 Action = Literal["take", "ignore", "proceed"]
@@ -221,7 +223,7 @@ class _Compiler:
         self._group: Step | None = None
         self._steps: Sequence[Step] = ()
         self._at = 0
-        self._following: Step | None = None
+        self._work: Step | None = None
         #: Whether the states that are created wait for a further row of a loop.
         self._inside_loop = False
         #: Whether the group may end before the repetition that is compiled.
@@ -277,7 +279,7 @@ class _Compiler:
                 sink = waiting
             else:
                 sink = self._convert(sink)
-            self._following = step
+            self._work = step
             self._at -= 1
         return sink
 
@@ -300,7 +302,7 @@ class _Compiler:
         step = self._step
         self._set_first_of_loop(is_first=False)
         ignore = _unless(step.until, self._inner_ignore_condition())
-        take = both(None if step.until is None else negated(step.until), self._take_condition(step))
+        take = _unless(step.until, self._take_condition(step))
         last = sink
         if step.is_greedy and least != most:
             self._restrict(sink)
@@ -347,12 +349,12 @@ class _Compiler:
 
     def _of_group(self, group: Step, sink: AutomatonState, *, may_end: bool) -> AutomatonState:
         assert group.group is not None
-        outer = (self._steps, self._at, self._following, self._group, self._inside_loop, self._may_end)
+        outer = (self._steps, self._at, self._work, self._group, self._inside_loop, self._may_end)
         steps = group.group.steps
         self._may_end = may_end or (self._at == 0 and self._may_end)
         self._steps, self._at, self._group, self._inside_loop = steps, len(steps) - 1, group, False
         first = self._convert(self._middle(sink))
-        self._steps, self._at, self._following, self._group, self._inside_loop, self._may_end = outer
+        self._steps, self._at, self._work, self._group, self._inside_loop, self._may_end = outer
         return first
 
     def _looping(self, sink: AutomatonState) -> AutomatonState:
@@ -366,7 +368,7 @@ class _Compiler:
             _add(again, "proceed", first, always)
             return first
         ignore = _unless(step.until, self._inner_ignore_condition())
-        take = both(None if step.until is None else negated(step.until), self._take_condition(step))
+        take = _unless(step.until, self._take_condition(step))
         self._inside_loop, was = True, self._inside_loop
         state = self._waiting()
         if step.is_greedy:
@@ -446,7 +448,7 @@ class _Compiler:
             _add(state, "proceed", self._stop(condition, name), condition)
 
     def _add_stop_to_loop(self, state: AutomatonState) -> None:
-        following = self._following
+        following = self._work
         if following is not None and following.contiguity == "not_followed_by":
             condition = self._take_condition(following)
             _add(state, "proceed", self._stop(condition, following.name), condition)
@@ -455,16 +457,15 @@ class _Compiler:
         if self._step.group is not None:
             self._first_of_loop[self._step] = is_first
 
-    def _until_of_group(self) -> Condition | None:
-        return None if self._group is None else self._group.until
+    def _before_end(self, condition: Condition) -> Condition:
+        """Return a condition that holds until the loop of the group ends."""
+        return condition if self._group is None else _unless(self._group.until, condition)
 
     def _take_condition(self, step: Step) -> Condition:
-        until = self._until_of_group()
-        return step.needed if until is None else both(negated(until), step.needed)
+        return self._before_end(step.needed)
 
     def _always(self) -> Condition:
-        until = self._until_of_group()
-        return ALWAYS if until is None else negated(until)
+        return self._before_end(ALWAYS)
 
     def _ignore_condition(self) -> Condition | None:
         """Return the condition on rows that are skipped before the current step."""
@@ -483,8 +484,7 @@ class _Compiler:
     def _skipped(self, contiguity: Contiguity) -> Condition | None:
         if contiguity == "next":
             return None
-        condition = ALWAYS if contiguity == "followed_by_any" else negated(self._step.needed)
-        return _unless(self._until_of_group(), condition)
+        return self._before_end(ALWAYS if contiguity == "followed_by_any" else negated(self._step.needed))
 
 
 def _is_in_time(look: Look, limit_ms: int | None) -> bool:
@@ -495,5 +495,5 @@ def _add(state: AutomatonState, action: Action, target: AutomatonState, conditio
     state.edges.append(Edge(action, target.number, condition))
 
 
-def _unless(until: Condition | None, condition: Condition | None) -> Condition | None:
+def _unless(until: Condition | None, condition: _C) -> _C:
     return condition if until is None or condition is None else both(negated(until), condition)

@@ -178,7 +178,7 @@ class Operator:
             oldest = batch_id(extent.batch_of(extent.oldest))
             return HistoryCompacted(
                 f"{what}the history of operator {self.name!r} goes back to batch {oldest} "
-                f"({_shown(store.batch(extent.oldest).processing_time)})"
+                f"({instant_of(store.batch(extent.oldest).processing_time).isoformat()})"
             )
 
     def reader(self, described: dict[str, Any], *, as_stored: bool) -> EntryReader:
@@ -450,10 +450,6 @@ class View:
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
         return self.stored_entries(reader).scan(first, end, reverse=reverse)
-
-
-def _shown(milliseconds: int) -> str:
-    return instant_of(milliseconds).isoformat()
 
 
 Viewing = Callable[[AsOf], AbstractContextManager[View]]

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from keyed.base.background import Background, Status
+from keyed.base.background import Background, Following, Status
 from keyed.base.closing import Closeable
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
@@ -38,7 +38,7 @@ _EXIT_WAIT = 5.0
 _ROWS = 8192
 
 
-class Replication(Closeable):
+class Replication(Following, Closeable):
     """A thread that copies a state table: first its state, and then the changes of each batch.
 
     `StateTable.replicate` starts one. The changes of a batch are one transaction, which also stores the position:
@@ -94,21 +94,6 @@ class Replication(Closeable):
                 raise
             raise self._translated(error) from error
         _open.add(self)
-
-    @property
-    def status(self) -> Status:
-        """Starting until the first success, then following, failed or closed."""
-        return self._work.status
-
-    @property
-    def trouble(self) -> str:
-        """The error of the last attempt, or the one that ended it; empty if there is none."""
-        return self._work.last_error_text
-
-    @property
-    def failures(self) -> int:
-        """Number of failed attempts so far."""
-        return self._work.failures
 
     @property
     def lag(self) -> int:

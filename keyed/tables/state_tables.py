@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from keyed.base.background import Background, Status
+from keyed.base.background import Background, Following
 from keyed.base.closing import Closeable, closing_on_error
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import html_table, without_credentials
@@ -193,7 +193,7 @@ class Snapshot(_Tables):
         return f"<Snapshot of batch {self.batch}: {', '.join(self) or 'no tables'}>"
 
 
-class StateTables(_Tables):
+class StateTables(_Tables, Following):
     """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
 
     Answers are of batches that all key groups of all operators have committed. When following ends with an error,
@@ -216,10 +216,10 @@ class StateTables(_Tables):
         self._growth = GrowthBound(least=4 << 20, share=32)
         # `share` is a copy; the thread has this one.
         self._origin = self
-        self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
+        self._work = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
         for operator in operators.values():
-            operator.source.pinned.check = self._following.check
-            operator.source.pinned.is_stopping = lambda: self._following.is_stopping
+            operator.source.pinned.check = self._work.check
+            operator.source.pinned.is_stopping = lambda: self._work.is_stopping
         self._types = types
 
     def _viewing(self, operator: Operator) -> Viewing:
@@ -287,7 +287,7 @@ class StateTables(_Tables):
             with self._changed:
                 self._changed.notify_all()
         self._check_types()
-        self._following.succeeded(began)
+        self._work.succeeded(began)
         return applied
 
     def _step(self) -> float:
@@ -308,29 +308,14 @@ class StateTables(_Tables):
             operator.source.pinned.check_open()
 
     @property
-    def status(self) -> Status:
-        """Starting until the first successful poll, then following, failed or closed."""
-        return self._following.status
-
-    @property
-    def trouble(self) -> str:
-        """The error of the last poll, or the one that ended following; empty if there is none."""
-        return self._following.last_error_text
-
-    @property
     def is_gone(self) -> bool:
         """True if the last poll did not find a changelog; the tables stay at their batch."""
         return any(getattr(operator.source, "is_gone", False) for operator in self._operators.values())
 
     @property
-    def failures(self) -> int:
-        """Number of failed polls of the thread of `start` so far."""
-        return self._following.failures
-
-    @property
     def age(self) -> float | None:
         """Seconds since the start of the last successful poll; ``None`` before it."""
-        return self._following.age
+        return self._work.age
 
     def _check_types(self) -> None:
         """Check the names in ``types``, as soon as all states are known."""
@@ -359,23 +344,23 @@ class StateTables(_Tables):
         Raises:
             KeyedError: The first poll failed permanently. The tables are closed.
         """
-        if self._following.is_running:
+        if self._work.is_running:
             raise DefinitionError("start: the tables follow their changelogs already")
         if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every < math.inf:
             raise DefinitionError(f"start(every={every!r}): give seconds, a number above 0")
         self.check()
         vars(self._origin)["_every"] = every
-        self._following.start()
+        self._work.start()
         if wait:
             with closing_on_error(self):
-                self._following.wait()
-                self._following.check()
+                self._work.wait()
+                self._work.check()
         return self
 
     def stop(self) -> None:
         """End the thread of `start`."""
-        self._following.stop()
-        self._following.check()
+        self._work.stop()
+        self._work.check()
 
     def wait_for(self, position: int | Position, timeout: float = 30.0) -> int:
         """Wait until the tables have a batch.
@@ -403,7 +388,7 @@ class StateTables(_Tables):
         return self.batch
 
     def _feed(self, operator: Operator) -> Feed:
-        return Feed(operator, partial(self._commit, operator, None), self._wait, self._following)
+        return Feed(operator, partial(self._commit, operator, None), self._wait, self._work)
 
     def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -412,7 +397,7 @@ class StateTables(_Tables):
             left = _LOOK_AGAIN if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            is_followed = self._following.is_running
+            is_followed = self._work.is_running
             if not is_followed and self.poll():
                 continue
             with self._changed:
@@ -464,8 +449,8 @@ class StateTables(_Tables):
 
     def close(self) -> None:
         """End following and release the folder."""
-        if not self._following.is_inherited:
-            self._following.close()
+        if not self._work.is_inherited:
+            self._work.close()
             self._context.close()
 
     def _repr_html_(self) -> str:

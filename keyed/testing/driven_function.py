@@ -302,9 +302,8 @@ class DrivenFunction(CommittedState, Closeable):
 
     def _resume(self, clocks: Clocks) -> None:
         """Continue at the clocks of a restored state."""
-        self._watermark = clocks.watermark
+        self._watermark, self._processing_time = clocks
         self._watermarks = [self._watermark, self._watermark]
-        self._processing_time = clocks.processing_time
 
 
 def _is_time(timestamp: object) -> bool:

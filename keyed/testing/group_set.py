@@ -29,17 +29,8 @@ from keyed.testing.states import of_keys
 _PARALLELISM = "parallelism"
 
 
-@attrs.frozen
-class Clocks:
-    """The clocks of a restored state, in milliseconds.
-
-    Attributes:
-        watermark: The watermark.
-        processing_time: The processing time.
-    """
-
-    watermark: int
-    processing_time: int
+#: The watermark and the processing time of a restored state, in milliseconds.
+Clocks = tuple[int, int]
 
 
 class GroupSet:
@@ -104,10 +95,8 @@ class GroupSet:
         for loader in load(restoration, self.spec, self.members):
             loader.write_meta()
         self._finish()
-        return Clocks(
-            min(marker.watermark for marker in restoration.markers),
-            max(marker.processing_time for marker in restoration.markers),
-        )
+        markers = restoration.markers
+        return min(each.watermark for each in markers), max(each.processing_time for each in markers)
 
     def keep_only(self, keys: set[bytes]) -> None:
         """Restart with the committed state of some keys only, given in their encoding."""

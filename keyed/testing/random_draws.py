@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
+from keyed.testing.moved_clocks import is_of_user
+
 Draws = Literal["low", "high", "seeded"]
 #: Number of extreme words of 32 bits, and of extreme numbers of the system; a floating-point number uses two words.
 _EXTREME_WORDS = 64
@@ -42,7 +44,7 @@ def drawing(draws: Draws, seed: int) -> Iterator[None]:
 
     def urandom(size: int, /) -> bytes:
         nonlocal numbers
-        if size > _NUMBER or threading.get_ident() != thread or not _is_of_user(sys._getframe(1)):  # noqa: SLF001
+        if size > _NUMBER or threading.get_ident() != thread or not _is_users(sys._getframe(1)):  # noqa: SLF001
             return system(size)
         numbers += 1
         if draws == "seeded" or numbers > _EXTREME_WORDS:
@@ -58,14 +60,12 @@ def drawing(draws: Draws, seed: int) -> Iterator[None]:
         os.urandom = module._urandom = system  # noqa: SLF001
 
 
-def _is_of_user(frame: FrameType | None) -> bool:
+def _is_users(frame: FrameType | None) -> bool:
     """Return true if the innermost caller outside the standard library is neither a library nor part of keyed."""
     while frame is not None:
         file = frame.f_code.co_filename
-        is_installed = "site-packages" in file
-        if is_installed or not (file.startswith(_STDLIB) or "frozen" in file):
-            package = str(frame.f_globals.get("__name__")).partition(".")[0]
-            return not is_installed and package not in ("keyed", "windows")
+        if "site-packages" in file or not (file.startswith(_STDLIB) or "frozen" in file):
+            return is_of_user(frame.f_globals)
         frame = frame.f_back
     return False
 

@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from keyed.arrow.read import table_rows
 from keyed.base.shown import Shown
 from keyed.codec.tagged import decode_tagged
@@ -59,9 +62,6 @@ class Recording(Shown):
         return [row for number in self._files if after < number <= last for row in self.batch(number)]
 
     def _about(self, file: Path) -> dict[str, Any]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
             metadata = (pq.read_schema(file).metadata or {}).get(METADATA)
         except (OSError, pa.ArrowException) as error:
@@ -72,9 +72,6 @@ class Recording(Shown):
         return about
 
     def _read(self, file: Path) -> list[Record]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         kind = SecondRecord if self._about(file)["side"] else Record
         try:
             table = pq.read_table(file, partitioning=None)

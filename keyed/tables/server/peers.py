@@ -50,6 +50,10 @@ def _addresses(addresses: Iterable[str]) -> tuple[str, ...]:
     return distinct
 
 
+def _token(token: str | None) -> str | None:
+    return None if token is None else checked_token(token)
+
+
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3_600:
         raise DefinitionError(f"Peers(timeout={value!r}): give seconds, above 0 and up to 3600")
@@ -70,7 +74,7 @@ class Peers:
     """
 
     addresses: tuple[str, ...] = attrs.field(converter=_addresses)
-    token: str | None = attrs.field(default=None, converter=attrs.converters.optional(checked_token), repr=False)
+    token: str | None = attrs.field(default=None, converter=_token, repr=False)
     timeout: float = attrs.field(default=5.0, converter=_seconds)
 
 

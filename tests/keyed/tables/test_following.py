@@ -177,7 +177,7 @@ def test_each_later_read_raises_the_error_that_following_ended_with(log, tmp_pat
             raise error
 
         monkeypatch.setattr(tables._operators["Count"].source, "poll", poll)
-        until(lambda: not tables._following.is_running)
+        until(lambda: not tables._work.is_running)
         for name, read in [*reads.items(), *reads.items()]:
             with pytest.raises(type(error)) as raised:
                 read()
@@ -247,8 +247,8 @@ def follow_to_the_end(changelog: Any, folder: Path) -> StateTables:
     """Follow until that has ended, or everything is there."""
     tables = open_tables(changelog, folder)
     tables._every = 0.001
-    tables._following.start()
-    until(lambda: tables.status is Status.FAILED or tables._following.age is not None)
+    tables._work.start()
+    until(lambda: tables.status is Status.FAILED or tables._work.age is not None)
     return tables
 
 
@@ -263,7 +263,7 @@ def test_a_follower_whose_changelog_fails_at_any_call_goes_on_or_ends_with_that(
         FailingChangelog.failing = Failing(number, error)
         with tables:
             tables._every = 0.001
-            tables._following.start()
+            tables._work.start()
             until(lambda: tables.status is Status.FAILED or tables.age is not None)  # noqa: B023
             if is_transient:
                 tables.check()
@@ -703,7 +703,7 @@ def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_o
     assert reached.wait(300)
     closing = threading.Thread(target=tables.close)
     closing.start()
-    until(tables._following._stopping.is_set)
+    until(tables._work._stopping.is_set)
     goes_on.set()
     closing.join(300)
     assert (tables.status, len(batches)) == (Status.CLOSED, 1)

@@ -241,7 +241,7 @@ def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
         assert 'keyed_tables_status{status="failed"} 1' in metrics
         assert 'keyed_tables_status{status="following"} 0' in metrics
         assert "keyed_tables_batch -1" in metrics
-        until(lambda: not tables._following.is_running)
+        until(lambda: not tables._work.is_running)
         gc.collect()
         assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
             "tables of function: ended"
