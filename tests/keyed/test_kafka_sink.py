@@ -6,7 +6,6 @@ import gc
 import json
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import threading
@@ -16,8 +15,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import confluent_kafka
-import confluent_kafka.admin
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -33,7 +30,6 @@ from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.formats.test_topic_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
-from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
 
@@ -171,31 +167,6 @@ class Same(keyed.KeyedProcessFunction):
         yield ctx.get_current_key(), value["n"]
 
 
-def test_a_batch_that_was_committed_and_not_sent_is_sent_by_the_next_run(kafka, topic, tmp_path, monkeypatch):
-    sink = KafkaSink(topic, bootstrap=kafka, key="k")
-
-    def run(count, rows_per_batch):
-        rows = [{"k": "ab"[n % 2], "n": n} for n in range(count)]
-        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
-        output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=rows_per_batch)
-
-    run(2, 2)
-    with monkeypatch.context() as patch:
-        # As if the process were killed after the commit of its state.
-        patch.setattr(TopicWriter, "write", lambda self, records, batch: 1 / 0 if batch == 1 else None)
-        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
-            run(4, 2)
-    assert len(records(kafka, topic)) == 2
-    with monkeypatch.context() as patch:
-        # As if it were killed before: the next run cuts its batches elsewhere.
-        patch.setattr("keyed.runtimes.local.local_query.encode_outbox", lambda outbox: 1 / 0)
-        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
-            run(5, 1)
-    assert len(records(kafka, topic)) == 4
-    run(9, 5)
-    assert sorted(json.loads(value)["n"] for _, value in records(kafka, topic)) == list(range(9))
-
-
 @pytest.mark.parametrize(("seconds", "calls"), [(1, ["send", "commit_offset"]), (-60, ["commit_offset", "send"])])
 def test_records_are_sent_first_unless_the_last_transaction_may_be_incomplete(
     kafka, topic, monkeypatch, seconds, calls
@@ -288,65 +259,6 @@ def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka,
     assert (numbers(topic), numbers(other)) == ([0, 1, 4, 5], [2, 3])
 
 
-def forget(kafka, group):
-    """What a broker does with the offsets of a group a week after the last commit."""
-    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka})
-    client.delete_consumer_groups([group])[group].result(60)
-
-
-def set_by_hand(error, number):
-    """Do what the message of the sink says."""
-    call = re.search(r"confluent_kafka.Consumer.*asynchronous=False\)", str(error.value))
-    assert call
-    exec(call[0], {"confluent_kafka": confluent_kafka, "N": number})
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have_been_written(
-    kafka, topic, tmp_path, monkeypatch, is_there
-):
-    sink = KafkaSink(topic, bootstrap=kafka, key="k")
-    group = sink.transactional_id
-
-    def run(count):
-        rows = [{"k": "a", "n": n} for n in range(count)]
-        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
-        return output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=2, drain=False)
-
-    def numbers():
-        return [json.loads(value)["n"] for _, value in records(kafka, topic)]
-
-    run(2)
-    forget(kafka, group)
-    # Nothing waits, so nobody needs it.
-    run(4)
-    assert numbers() == [0, 1, 2, 3]
-    write = TopicWriter.write
-
-    def killed(self, records, batch):
-        if is_there:
-            write(self, records, batch)
-        raise ZeroDivisionError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicWriter, "write", killed)
-        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
-            run(6)
-    forget(kafka, group)
-    for _ in range(2):
-        said = r"whether batch 2 was written: .* N is 3 if the batch is there, and 2 if"
-        with pytest.raises(SinkError, match=said) as caught:
-            run(8)
-    set_by_hand(caught, 3 if is_there else 2)
-    with (
-        closing(TopicWriter(sink, Owner(["another"]))) as writer,
-        pytest.raises(SinkError, match="another query has written"),
-    ):
-        writer.claim()
-    run(8)
-    assert numbers() == list(range(8))
-
-
 def test_a_query_that_has_written_nothing_leaves_its_transactional_id_to_others(kafka, topic):
     sink = KafkaSink(topic, bootstrap=kafka)
     for query in ("q1", "q2"):
@@ -362,53 +274,6 @@ def test_a_query_that_has_written_nothing_leaves_its_transactional_id_to_others(
     ):
         writer.claim()
     assert len(records(kafka, topic)) == 1
-
-
-@pytest.mark.long
-def test_spark_asks_for_a_position_that_kafka_has_forgotten(spark, kafka, topic, tmp_path, monkeypatch):
-    sink = KafkaSink(topic, bootstrap=kafka, key="k")
-
-    def run(number):
-        write_file(tmp_path / "in", number, [("a", 1_000 * (number + 1), number)])
-        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "c")
-
-    run(0)
-    forget(kafka, sink.transactional_id)
-    run(1)
-    write = TopicWriter.write
-
-    def killed(self, records, batch):
-        write(self, records, batch)
-        raise ZeroDivisionError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicWriter, "write", killed)
-        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
-            run(2)
-    forget(kafka, sink.transactional_id)
-    with pytest.raises(SinkError, match="whether batch 2 was written") as caught:
-        run(3)
-    set_by_hand(caught, 3)
-    run(4)
-    totals = [json.loads(value)["total"] for _, value in records(kafka, topic)]
-    assert len(totals) == 5
-
-
-@pytest.mark.slow
-def test_spark_writes_each_row_once(spark, kafka, topic, tmp_path):
-    sink = KafkaSink(topic, bootstrap=kafka, key="k")
-    for number, expected in enumerate((2, 3)):
-        write_file(tmp_path / "in", number, [("a", 1_000 * (number + 1), number), ("b", 1_500, 1)][: 2 - number])
-        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "c")
-        assert len(records(kafka, topic)) == expected
-    found = [(key, json.loads(value)) for key, value in records(kafka, topic)]
-    assert sorted((key, value["n"], value["total"]) for key, value in found) == [
-        (b"a", 1, 0),
-        (b"a", 2, 1),
-        (b"b", 1, 1),
-    ]
-    with pytest.raises(SinkError, match="another query has written"):
-        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "other")
 
 
 def test_values_in_avro_are_registered_and_read_by_others(kafka, topic):

@@ -19,6 +19,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,6 +60,7 @@ from keyed.testing import (
 from keyed.topics import KafkaSink
 from keyed.vectorized import TableState, VectorizedFunction
 from tests.keyed.changelog.kafka import topics
+from tests.support.features import FEATURES, local
 from tests.support.s3 import KEY_ID, SECRET, S3Server, s3_server
 from tests.support.tables import served
 from tests.support.waiting import until
@@ -83,8 +85,6 @@ GIVEN = {
     "given": [{"k": row["k"], "n": row["n"], "ROWTIME": row["t"] + 10} for row in ROWS],
     "named": [{"k": "a", "name": "Ann", "ROWTIME": 0}],
 }
-RULES = keyed.MapState(str, int, name="rules")
-RATES = keyed.MapState(str, dict, name="rates")
 
 
 def count() -> keyed.KeyedProcessFunction:
@@ -216,42 +216,11 @@ class Entrances:
         out = keyed.stream(given, timestamp="t", on_bad_row=bad).key_by("k").process(count(), "k string, n bigint")
         keyed.run(out.to(keyed.collect_sink()), out.side_output(bad).to(keyed.collect_sink()))
 
-    def broadcast(self, folder: Path) -> None:
-        class Ruled(keyed.KeyedBroadcastProcessFunction):
-            def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-                yield dict(ctx.get_broadcast_state(RULES).items())
-
-            def process_broadcast_element(self, value: Any, ctx: Any) -> None:
-                ctx.get_broadcast_state(RULES).put(value["r"], value["n"])
-
-        rules = keyed.stream([{"r": "x", "n": 1}]).broadcast(RULES)
-        assert len(keyed.stream(ROWS).key_by("k").connect(rules).process(Ruled()).run().values) == 4
-
-    def global_table(self, folder: Path) -> None:
-        class Rated(keyed.KeyedProcessFunction):
-            def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-                yield ctx.get_broadcast_state(RATES).get(value["k"])
-
-        rates = keyed.global_table(lambda: pa.table({"k": ["a"], "rate": [1.5]}), RATES, key="k")
-        assert len(keyed.stream(ROWS).key_by("k").connect(rates).process(Rated()).run().values) == 4
-
     # Libraries -----------------------------------------------------------------------------------------------------
 
-    def windows(self, folder: Path) -> None:
-        for assigner in (
-            w.TumblingEventTimeWindows.of(100),
-            w.EventTimeSessionWindows.with_gap(100),
-            w.CountWindows.of(2),
-            w.GlobalWindows.create(),
-        ):
-            windowed = rows().window(assigner)
-            if isinstance(assigner, w.GlobalWindows):
-                windowed = windowed.trigger(w.CountTrigger.of(2))
-            assert windowed.aggregate(n=w.Count(), total=w.Sum("n")).run().values
-
-    def windows_over_columns(self, folder: Path) -> None:
-        for assigner in (w.TumblingEventTimeWindows.of(100), w.EventTimeSessionWindows.with_gap(100)):
-            assert table().window(assigner).path("vectorized").aggregate(n=w.Count(), m=w.Max("n")).run().values
+    def features(self, folder: Path) -> None:
+        for feature in chain.from_iterable(FEATURES.values()):
+            assert feature.chain(local, {}).run().values, feature.name
 
     def windows_with_own_parts(self, folder: Path) -> None:
         class Listed(w.ProcessWindowFunction):
@@ -271,20 +240,6 @@ class Entrances:
         assert rows().window(w.TumblingEventTimeWindows.of(100)).process(Listed()).run().values
         assert rows().window(w.TumblingEventTimeWindows.of(100)).aggregate(total=Total()).run().values
 
-    def continuous(self, folder: Path) -> None:
-        assert w.aggregate(table(), {"n": w.Count()}).run().values
-
-    def joined(self, folder: Path) -> None:
-        for join in (
-            joins.IntervalJoin(lambda a, b: (a, b), lower=-10, upper=10, path="row"),
-            joins.AsOfJoin(lambda a, b: (a, b), path="row"),
-            joins.WindowJoin(lambda a, b: (a, b), size=100, path="row"),
-            joins.WindowCoGroup(lambda start, end, lefts, rights: [(start, len(lefts))], gap=100),
-            joins.EnrichmentJoin(lambda a, b: (a, b), timeout=10),
-            joins.TableJoin(lambda a, b: (a, b)),
-        ):
-            assert rows().connect(rows()).process(join).run().values
-
     def joined_over_columns(self, folder: Path) -> None:
         select = joins.Select(["k"], ["n"])
         for join in (
@@ -293,15 +248,6 @@ class Entrances:
             joins.WindowJoin(select, size=100, path="vectorized"),
         ):
             assert table().connect(table()).process(join, "k string, n bigint").run().values
-
-    def looked_up(self, folder: Path) -> None:
-        async def doubled(key: str) -> tuple[int]:
-            return (len(key) * 2,)
-
-        joined = joins.lookup_join(
-            keyed.stream(pa.Table.from_pylist(ROWS)).key_by("k"), joins.AsyncLookup(doubled), "d bigint"
-        )
-        assert len(joined.run().values) == 4
 
     def patterns(self, folder: Path) -> None:
         pattern = Pattern.begin("a", lambda row: row.n == 0).followed_by("b", lambda row: row.n == 2).within(1000)
@@ -589,7 +535,7 @@ def _others_frozen() -> None:
 Call = Callable[[str, int], None]
 
 #: Those that cost more than others.
-EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "commands")
+EXPENSIVE = ("features", "to_iceberg", "to_delta", "served", "replicated", "asserted", "commands")
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """Keys are compared by what is stored: those whose bytes are equal are one key, in every row, batch and new query."""
 
 import datetime as dt
-import os
 from collections import Counter
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +19,7 @@ from keyed.errors import CheckpointError, KeysChanged
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
-from tests.keyed.runtimes.spark.functions import CountKeys
+from tests.keyed.runtimes.spark.functions import CountKeys, files, write_table
 
 BERLIN, LONDON = ZoneInfo("Europe/Berlin"), ZoneInfo("Europe/London")
 ONE_HOUR = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
@@ -258,18 +256,12 @@ NAN = float("nan")
 
 
 def write(folder, number, rows):
-    folder.mkdir(exist_ok=True)
     keys, times = zip(*rows, strict=True)
-    path = folder / f"{number:03}.parquet"
-    pq.write_table(pa.table({"k": pa.array(keys, pa.float64()), "t": times}), path)
-    # Spark reads files in the order of their times, which may be one millisecond.
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    write_table(folder, number, pa.table({"k": pa.array(keys, pa.float64()), "t": times}))
 
 
 def source(spark, folder):
-    return keyed.stream(
-        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder)), timestamp="t"
-    )
+    return keyed.stream(files(spark, folder, SCHEMA), timestamp="t")
 
 
 @pytest.mark.long

@@ -40,6 +40,8 @@ from keyed.runtimes.job_metrics import (
 )
 from keyed.tables import open_tables
 from keyed.tables.replication import Replication
+from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
+from tests.keyed.runtimes.spark.functions import Count as CountAll
 from tests.support.limits import free_port
 from tests.support.waiting import no_more, until
 
@@ -514,3 +516,63 @@ def test_the_dashboard_shows_metrics_that_exist():
     wanted = "rows_in rows_out rows_late rows_bad watermark_lag_seconds changelog_lag_seconds last_batch_seconds "
     wanted += "live_entries live_bytes timers_pending entries_replayed start_time_seconds query_status"
     assert {each.prometheus_name for each in METRICS if each.name in wanted.split()} <= named
+
+
+# On Spark ------------------------------------------------------------------------------------------------------------
+
+
+def counts_on_spark(source, changelog=None):
+    return source.key_by("k").process(CountAll(), COUNTED, name="counts", parallelism=2, changelog=changelog)
+
+
+def test_a_running_query_is_scraped_and_a_bounded_run_leaves_a_file_on_spark(spark, port, tmp_path):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(DefinitionError, match="cannot be opened"):
+        counts_on_spark(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "c", metrics=Prometheus(port))
+    assert not (tmp_path / "c").exists()
+
+    def scraped():
+        return parsed(read(port))
+
+    seen: list[keyed.Progress] = []
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    write_file(tmp_path / "in", 0, [("a", 1_000, 1), ("b", 2_000, 1), ("c", 3_000, 1)])
+    query = counts_on_spark(files_source(spark, tmp_path / "in"), changelog).start(
+        tmp_path / "out",
+        checkpoint=tmp_path / "c",
+        trigger="100 milliseconds",
+        metrics=Prometheus(port),
+        on_progress=seen.append,
+    )
+    try:
+        until(lambda: scraped().get(("keyed_rows_in_total", "counts")) == 3)
+        until(lambda: scraped()["keyed_changelog_lag_seconds", ""] == 0)
+        assert seen == []  # a scrape calls nobody
+        found = scraped()
+        counters = query.metrics()["counts"]
+        for name in ("rows_in", "live_entries", "live_bytes", "timers_pending"):
+            suffix = "_total" if name == "rows_in" else ""
+            assert found[f"keyed_{name}{suffix}", "counts"] == counters[name], name
+        assert found["keyed_watermark_seconds", ""] == 2.999
+        assert found["keyed_watermark_lag_seconds", ""] > 1e9
+        assert found["keyed_last_batch_seconds", ""] > 0
+        assert (found["keyed_query_status", ""], found["keyed_export_status", ""]) == (1, 1)
+        assert found["keyed_export_failures_total", ""] == 0
+        assert seen
+    finally:
+        query.stop()
+    with pytest.raises(urllib.error.URLError):
+        scraped()
+
+    file = tmp_path / "counts.prom"
+    write_file(tmp_path / "in", 1, [("a", 4_000, 1)])
+    counts_on_spark(files_source(spark, tmp_path / "in"), changelog).run(
+        tmp_path / "out", checkpoint=tmp_path / "c", metrics=Prometheus(file=file)
+    )
+    found = parsed(file.read_text())
+    assert found["keyed_rows_in_total", "counts"] == 4
+    assert (found["keyed_query_status", ""], found["keyed_changelog_lag_seconds", ""]) == (3, 0)
+
+    batch = spark.createDataFrame([("a", 1_000, 1)], SCHEMA)
+    counts_on_spark(keyed.stream(batch, timestamp="t")).run(metrics=Prometheus(file=file))
+    found = parsed(file.read_text())
+    assert (found["keyed_rows_in_total", "counts"], found["keyed_query_status", ""]) == (1, 3)

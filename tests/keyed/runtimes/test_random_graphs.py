@@ -1,18 +1,17 @@
 """Random graphs: each operator gives what it gives by itself, over what those before it have given."""
 
-import os
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
 from keyed import DirectoryChangelog
+from tests.keyed.runtimes.spark.functions import files, write_table
 from tests.keyed.runtimes.spark.random_graph import ROW, Graph, Operator, build, expected, graphs, streams
 
 
@@ -78,14 +77,6 @@ GRAPH = Graph(
 )
 
 
-def write(folder, number, rows):
-    """Write rows as one file of a source that takes one file a batch, in the order of the numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / f"_{number}")
-    os.utime(folder / f"_{number}", (1_600_000_000 + number,) * 2)
-    (folder / f"_{number}").rename(folder / f"part-{number}.parquet")
-
-
 def test_batch_dataframes_are_read_once_and_give_what_operators_give_by_themselves(spark):
     frames = {
         name: spark.createDataFrame(list(map(tuple, (row.values() for row in rows))), ROW)
@@ -100,17 +91,16 @@ def test_batch_dataframes_are_read_once_and_give_what_operators_give_by_themselv
 
 @pytest.mark.long
 def test_a_graph_over_streams_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
-    reader = spark.readStream.schema(ROW).option("maxFilesPerTrigger", 1)
     for name in "xy":
-        write(tmp_path / name, 0, GRAPH.sources[name][:8])
-    sources = {name: reader.parquet(str(tmp_path / name)) for name in "xy"}
+        write_table(tmp_path / name, 0, pa.Table.from_pylist(GRAPH.sources[name][:8]))
+    sources = {name: files(spark, tmp_path / name, ROW) for name in "xy"}
 
     parts = [run(GRAPH, sources, logs(tmp_path, "one"), 2, checkpoint=tmp_path / "ck")[0]]
     for name in "xy":
-        write(tmp_path / name, 1, GRAPH.sources[name][8:11])
+        write_table(tmp_path / name, 1, pa.Table.from_pylist(GRAPH.sources[name][8:11]))
     parts.append(run(GRAPH, sources, logs(tmp_path, "one"), 2, checkpoint=tmp_path / "ck")[0])
-    write(tmp_path / "x", 2, X[11:])
-    write(tmp_path / "y", 2, Y[11:])
+    write_table(tmp_path / "x", 2, pa.Table.from_pylist(X[11:]))
+    write_table(tmp_path / "y", 2, pa.Table.from_pylist(Y[11:]))
     found, result = run(GRAPH, sources, logs(tmp_path, "two", "one"), 3, checkpoint=tmp_path / "ck2", drain=True)
     assert result.restored is not None
     assert result.restored.with_position

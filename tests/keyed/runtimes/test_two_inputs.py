@@ -237,25 +237,6 @@ def test_each_source_has_its_own_bad_rows():
         keyed.stream(left, timestamp="t").connect(second).key_by("k", "other").process(Both()).run()
 
 
-def test_a_checkpoint_goes_on_in_both_sources_and_a_changelog_restores_both(tmp_path):
-    left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
-    changelog = DirectoryChangelog(tmp_path / "log")
-    cuts = [(50, 0), (120, 90), (200, 150)]
-    values = []
-    for left_rows, right_rows in cuts[:2]:
-        query = both(left[:left_rows], right[:right_rows], parallelism=3, changelog=changelog)
-        values += query.run(checkpoint=tmp_path / "ck", rows_per_batch=20).values
-    once = both(left, right, parallelism=2, restore_from=changelog)
-    restored = once.run(checkpoint=tmp_path / "ck2", rows_per_batch=20, drain=True)
-    assert restored.restored is not None
-    assert restored.restored.with_position
-    values += restored.values
-    assert last_counts(values) == expected(left, right)
-    assert len(values) == 350 + len(expected(left, right))
-    with pytest.raises(keyed.errors.CheckpointError, match="consumed 90 rows"):
-        both(left, right[:80], parallelism=3, changelog=changelog).run(checkpoint=tmp_path / "ck")
-
-
 def test_a_union_runs_the_rows_of_all_by_time():
     parts = [rows_of(seed, 60) for seed in range(3)]
     whole = sorted((row for part in parts for row in part), key=lambda row: row["t"])
@@ -456,51 +437,33 @@ def test_a_vectorized_function_of_both_sides(spark):
     assert last_counts(found) == expected(left, right)
 
 
-def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
+def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_parallelism(runtime, tmp_path):
     left, right = rows_of(1, 90, disorder=5), rows_of(2, 60, key="other", time="u", disorder=7)
-    sources = [
-        files(spark, tmp_path / "in"),
-        files(spark, tmp_path / "in2").withColumnsRenamed({"k": "other", "t": "u"}),
-    ]
     changelog = DirectoryChangelog(tmp_path / "log")
-    values = []
+    values, watermarks = [], []
+    runtime.size = 30
 
-    def add(number, left_rows, right_rows):
-        write_file(tmp_path / "in", number, tuples(left_rows))
-        if right_rows:
-            write_file(tmp_path / "in2", number, tuples(right_rows))
-
-    add(0, left[:30], [])
-    job = connected(*sources, changelog=changelog)
-    watermarks = []
-
-    def run(job, checkpoint, **options):
-        result = job.run(checkpoint=checkpoint, on_progress=lambda each: watermarks.append(each.watermark), **options)
+    def run(checkpoint, left_rows, right_rows, *, drain=False, **options):
+        for name, rows in (("in", left_rows), ("in2", right_rows)):
+            if rows:
+                runtime.add(tmp_path / name, tuples(rows))
+        first = runtime.source(tmp_path / "in", watermark=bounded_out_of_orderness(5))
+        second = runtime.source(tmp_path / "in2", "u", OTHER, watermark=bounded_out_of_orderness(7))
+        job = first.connect(second).key_by("k", "other").process(Both(), COUNTS, name="both", **options)
+        options = {"checkpoint": tmp_path / checkpoint, "drain": drain, **runtime.batches}
+        result = job.run(on_progress=lambda each: watermarks.append(each.watermark), **options)
         values.extend(result.values)
         return result
 
-    run(job, tmp_path / "ck")
+    run("ck", left[:30], [], changelog=changelog, parallelism=2)
     assert watermarks[-1] == keyed.MIN_TIMESTAMP
-    add(1, left[30:60], right[:30])
-    run(job, tmp_path / "ck")
+    run("ck", left[30:60], right[:30], changelog=changelog, parallelism=2)
     assert watermarks[-1] == max(row["u"] for row in right[:30]) - 7 - 1
-    add(2, left[60:], right[30:])
-    again = connected(*sources, restore_from=changelog, parallelism=1)
-    result = run(again, tmp_path / "ck2", drain=True)
+    result = run("ck2", left[60:], right[30:], restore_from=changelog, parallelism=1, drain=True)
     assert result.restored is not None
     assert result.restored.with_position
     assert last_counts(values) == expected(left, right)
     assert len(values) == 150 + len(expected(left, right))
-
-
-def test_a_union_of_dataframes(spark):
-    parts = [rows_of(seed, 40) for seed in range(2)]
-    frames = [spark.createDataFrame(tuples(parts[0]), SCHEMA)]
-    frames.append(spark.createDataFrame(tuples(parts[1]), SCHEMA).select("v", "t", "k"))
-    streams = [keyed.stream(frame, timestamp="t") for frame in frames]
-    united = streams[0].union(streams[1]).key_by("k").process(Count(), COUNTED, parallelism=2).run().values
-    local = [keyed.stream(part, timestamp="t") for part in parts]
-    assert in_order(united) == in_order(local[0].union(local[1]).key_by("k").process(Count()).run().values)
 
 
 def test_the_watermark_is_the_least_over_the_partitions_that_a_column_names(spark, tmp_path):

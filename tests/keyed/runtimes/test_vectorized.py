@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -30,7 +29,6 @@ from tests.keyed.runtimes.spark.functions import (
     files_source,
     write_file,
 )
-from tests.keyed.runtimes.spark.random_table_program import INPUT, OUTPUT, SIDE, ScriptedTable, batches
 
 COLUMNS = "user string, start bigint, n bigint, total bigint"
 
@@ -207,8 +205,6 @@ class Tuples(keyed.KeyedProcessFunction):
 
 
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
-#: Seeds of the programs; ``KEYED_AGREEMENT=20`` tries as many.
-SEEDS = range(int(os.environ.get("KEYED_AGREEMENT", "2")))
 
 
 def rows_of(seed, number):
@@ -268,19 +264,6 @@ def test_combining_before_the_shuffle_changes_no_result(spark, tmp_path):
     assert (counters[1], counters[0]["live_entries"]) == (plain_counters[1], 0)
 
 
-def test_a_batch_dataframe_runs_through_a_vectorized_function(spark):
-    rows = rows_of(1, 100)
-    frame = spark.createDataFrame(rows, "k string, t bigint, v bigint").repartition(3)
-    windows, ranked = best(keyed.stream(frame, timestamp="t"), CombinedColumns(), BestColumns())
-    counts, winners = collect_sink(), collect_sink()
-    keyed.run(windows.to(counts), ranked.to(winners))
-    assert sum(row.n for row in counts.values) == 100
-    assert sorted(winners.values) == [
-        (start, *max((row.n, row.k) for row in counts.values if row.start == start)[::-1])
-        for start in sorted({row.start for row in counts.values})
-    ]
-
-
 @pytest.mark.smoke
 def test_an_error_in_a_vectorized_function_comes_back_typed(spark):
     frame = spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint")
@@ -292,36 +275,3 @@ def test_an_error_in_a_vectorized_function_comes_back_typed(spark):
 class Wrong(CountColumns):
     def process_batch(self, table, ctx):
         table["nothing"]
-
-
-def job(source, parallelism, store):
-    stream = keyed.stream(source, timestamp="t", watermark=bounded_out_of_orderness(milliseconds=10))
-    return stream.key_by("k").process(
-        ScriptedTable(), output=OUTPUT, parallelism=parallelism, store=store, name="scripted"
-    )
-
-
-def scripted_outcome(output, options):
-    main, side = collect_sink(), collect_sink()
-    result = keyed.run(output.to(main), output.side_output(SIDE).to(side), drain=True, **options)
-    metrics = result.metrics["scripted"]
-    counters = ("rows_in", "rows_out", "rows_late", "rows_side_output", "rows_dropped", "entries_expired")
-    gauges = ("live_entries", "live_bytes")
-    found = {name: metrics.get(name, 0) for name in (*counters, *gauges)}
-    return sorted(map(repr, main.values)), sorted(map(repr, side.values)), found
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_vectorized_functions_do_on_spark_what_they_do_locally(spark, tmp_path, seed):
-    inputs = batches(seed, count=4, size=150)
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number, table in enumerate(inputs):
-        file = folder / f"{number}.parquet"
-        pq.write_table(table, file)
-        os.utime(file, (1_600_000_000 + number,) * 2)
-    expected = scripted_outcome(job(pa.concat_tables(inputs), 1, "memory"), {"rows_per_batch": 150})
-    assert all(expected)
-    source = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).parquet(str(folder))
-    found = scripted_outcome(job(source, 2, "rocksdb" if seed % 2 else "memory"), {"checkpoint": str(tmp_path / "ck")})
-    assert found == expected, f"seed {seed}"

@@ -18,7 +18,7 @@ from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
-from tests.keyed.runtimes.spark.functions import SCHEMA, files, write_file
+from tests.keyed.runtimes.spark.functions import SCHEMA
 
 DELAY = 10
 
@@ -116,30 +116,6 @@ def some_rows(seed, number=60):
     rows = {time: {"k": chance.choice("abc"), "t": time, "v": chance.randrange(30)} for time in times}
     arrived = sorted(times, key=lambda time: time + chance.randrange(DELAY))
     return list(rows.values()), [rows[time] for time in arrived]
-
-
-def test_a_run_goes_on_with_the_rows_that_wait(tmp_path):
-    ordered, arrived = some_rows(1)
-    values, held = [], []
-    for end in (20, 21, 45, 60):
-        result = job(arrived[:end]).run(checkpoint=tmp_path, rows_per_batch=4, drain=end == 60)
-        values += result.values
-        held.append(result.metrics["held"]["rows_held"])
-    assert values == job(ordered).run().values
-    assert all(held[:-1])
-    assert held[-1] == 0
-
-
-def test_waiting_rows_are_restored_at_another_parallelism(tmp_path):
-    ordered, arrived = some_rows(2)
-    log = DirectoryChangelog(tmp_path / "log")
-    first = job(arrived[:30], changelog=log).run(checkpoint=tmp_path / "ck", rows_per_batch=7)
-    assert not any(each.problem for each in verify(log))
-    again = job(arrived, restore_from=log, parallelism=3)
-    second = again.run(checkpoint=tmp_path / "ck2", rows_per_batch=7, drain=True)
-    assert first.metrics["held"]["rows_held"] > 0
-    assert second.metrics["held"]["rows_held"] == 0
-    assert in_key_order([*first.values, *second.values]) == in_key_order(job(ordered).run().values)
 
 
 def test_late_rows_run_at_once_and_are_counted():
@@ -291,15 +267,10 @@ def test_the_delay_may_be_a_timedelta():
     assert [value[2] for value in found if value[0] == "row"] == [1000, 2000]
 
 
-# On Spark ------------------------------------------------------------------------------------------------------------
+# Both runtimes --------------------------------------------------------------------------------------------------------
 
 
 OUTPUT = "kind string, k string, t bigint, w bigint, seen string, brief bigint, late boolean"
-
-
-def spark_job(source, **options):
-    stream = keyed.stream(source, timestamp="t", watermark=bounded_out_of_orderness(DELAY))
-    return stream.key_by("k").process(Everything(), OUTPUT, order="watermark", name="held", **options)
 
 
 def in_order(values):
@@ -307,28 +278,31 @@ def in_order(values):
     return sorted(map(tuple, values), key=lambda value: value[1])
 
 
-def test_rows_wait_across_restarts_and_a_restore_at_another_parallelism(spark, tmp_path):
+def test_rows_wait_across_restarts_and_a_restore_at_another_parallelism(runtime, tmp_path):
     ordered, arrived = some_rows(7)
-    expected = in_order(job(ordered).run().values)
-    rows = [tuple(row.values()) for row in arrived]
+    runtime.size = 4
     log = DirectoryChangelog(tmp_path / "log")
     values, held = [], []
-    for number, (start, end) in enumerate([(0, 15), (15, 16), (16, 40)]):
-        write_file(tmp_path / "in", number, rows[start:end])
-        query = spark_job(files(spark, tmp_path / "in"), parallelism=2, changelog=log)
-        result = query.run(checkpoint=tmp_path / "ck")
-        values += result.values
+
+    def run(checkpoint, rows, **options):
+        runtime.add(tmp_path / "in", [tuple(row.values()) for row in rows])
+        stream = runtime.source(tmp_path / "in", watermark=bounded_out_of_orderness(DELAY)).key_by("k")
+        query = stream.process(Everything(), OUTPUT, order="watermark", name="held", **options)
+        result = query.run(checkpoint=tmp_path / checkpoint, drain="restore_from" in options, **runtime.batches)
+        values.extend(result.values)
         held.append(result.metrics["held"]["rows_held"])
-    assert all(held)
+
+    for start, end in ((0, 15), (15, 16), (16, 40)):
+        run("ck", arrived[start:end], parallelism=2, changelog=log)
     assert not any(each.problem for each in verify(log))
-    write_file(tmp_path / "in", 3, rows[40:])
-    again = spark_job(files(spark, tmp_path / "in"), parallelism=1, restore_from=log)
-    result = again.run(checkpoint=tmp_path / "ck2", drain=True)
-    assert in_order([*values, *result.values]) == expected
-    assert result.metrics["held"]["rows_held"] == 0
+    run("ck2", arrived[40:], parallelism=3, restore_from=log)
+    assert in_order(values) == in_order(job(ordered).run().values)
+    assert all(held[:-1])
+    assert held[-1] == 0
 
 
 def test_a_batch_dataframe_runs_by_event_time(spark):
     ordered, arrived = some_rows(8)
     frame = spark.createDataFrame([tuple(row.values()) for row in arrived], SCHEMA)
-    assert in_order(spark_job(frame, parallelism=2).run().values) == in_order(job(ordered).run().values)
+    found = job(frame, output=OUTPUT, parallelism=2).run().values
+    assert in_order(found) == in_order(job(ordered).run().values)

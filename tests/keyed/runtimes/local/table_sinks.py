@@ -11,7 +11,7 @@ import pytest
 
 import keyed
 from keyed.destinations.ownership import Owner
-from keyed.errors import SinkError
+from keyed.errors import ExtraNotInstalled, SinkError
 from keyed.testing.sink_conformance import CopyConformance, SinkConformance
 
 ROOT = Path(keyed.__file__).parents[1]
@@ -125,6 +125,30 @@ class TableSuite:
         self.writer(tmp_path / "t", "two", earlier=["one"]).close()
         first.close()
         assert "has written batches up to 2 to the table, and this one goes on with batch 2" in caplog.text
+
+    @pytest.mark.parametrize("mode", ["append", "upsert"])
+    def test_a_commit_that_another_query_overtakes_is_tried_again(self, tmp_path, mode, monkeypatch):
+        rows = pa.table({"k": ["a"], "n": [1]})
+        one, two = (self.writer(tmp_path / "t", query, mode) for query in ("one", "two"))
+        commit = self.kind.Writer._commit
+
+        def overtaken(writer, rows_, batch, note):
+            if writer is one and (two._last_batch("two") or -1) < batch:
+                two.write(two.records(rows), batch)
+            commit(writer, rows_, batch, note)
+
+        monkeypatch.setattr(self.kind.Writer, "_commit", overtaken)
+        for batch in range(1, 3):
+            one.write(one.records(rows), batch)
+        assert self.kind.content(tmp_path / "t", "k", "n") == [("a", 1)] * (4 if mode == "append" else 1)
+        for each in (one, two):
+            each.close()
+
+    def test_a_missing_extra_is_named_before_anything_is_written(self, tmp_path, monkeypatch):
+        sink = self.kind.sink_of(tmp_path / "t")
+        monkeypatch.setitem(sys.modules, self.kind.PACKAGE, None)
+        with pytest.raises(ExtraNotInstalled, match=rf"keyed-streams\[{self.kind.EXTRA}\]"):
+            changes(iter(lambda: pytest.fail("a row was read"), None)).run(sink)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "upsert"])

@@ -13,7 +13,7 @@ import pytest
 
 import keyed
 from keyed.destinations.iceberg_table import IcebergWriter
-from keyed.errors import DefinitionError, ExtraNotInstalled, SinkError
+from keyed.errors import DefinitionError, SinkError
 from tests.keyed.runtimes.local.table_sinks import AppendSuite, Changes, TableSuite, UpsertSuite, changes, row
 
 if os.environ.get("CI") != "true":
@@ -23,6 +23,7 @@ from pyiceberg.catalog import load_catalog
 
 Writer = IcebergWriter
 KIND = sys.modules[__name__]
+PACKAGE, EXTRA = "pyiceberg.catalog", "iceberg"
 
 
 def options(path):
@@ -95,25 +96,6 @@ def test_keys_of_each_type_are_found_again(tmp_path):
         assert content(folder) == [(value, 1)]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, monkeypatch):
-    rows = pa.table({"k": ["a"], "n": [1]})
-    one, two = writer(tmp_path, "one", mode), writer(tmp_path, "two", mode)
-    commit = IcebergWriter._commit
-
-    def overtaken(self, rows, batch, note):
-        if self is one and (two._last_batch("two") or -1) < batch:
-            two.write(two.records(rows), batch)
-        commit(self, rows, batch, note)
-
-    monkeypatch.setattr(IcebergWriter, "_commit", overtaken)
-    for batch in range(1, 3):
-        one.write(one.records(rows), batch)
-    assert content(tmp_path) == [("a", 1)] * (4 if mode == "append" else 1)
-    for each in (one, two):
-        each.close()
-
-
 def test_a_batch_that_comes_again_is_not_written_again_also_when_its_snapshot_has_expired(tmp_path):
     rows = pa.table({"k": ["a"], "n": [1]})
     first, other = writer(tmp_path, "one"), writer(tmp_path, "two")
@@ -143,10 +125,3 @@ def test_parameters_that_exclude_each_other_are_refused(tmp_path):
 def test_a_catalog_that_cannot_be_read_is_named_before_the_first_row(tmp_path):
     with pytest.raises(SinkError, match=r"iceberg_sink\('a.b', catalog='c', options=\{type\}\).*nothing"):
         changes([row("a", 1)]).run(keyed.iceberg_sink("a.b", catalog="c", options={"type": "nothing"}))
-
-
-def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(ExtraNotInstalled, match=r"keyed-streams\[iceberg\]"):
-        changes([row("a", 1)]).run(sink_of(tmp_path))

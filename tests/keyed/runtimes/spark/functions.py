@@ -356,17 +356,22 @@ class Show(keyed.KeyedProcessFunction):
         yield repr(value), repr(ctx.get_current_key())
 
 
-def write_file(folder, number, rows):
-    """Write rows (k, t, v) as one file of a source that takes one file a batch, in the order of the numbers."""
+def write_table(folder, number, table):
+    """Write a table as one file of a source that takes one file a batch, in the order of the numbers."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    columns = [[row[i] for row in rows] for i in range(3)]
-    types = [pa.string(), pa.int64(), pa.int64()]
-    table = pa.table({n: pa.array(c, t) for n, c, t in zip("ktv", columns, types, strict=True)})
     hidden = folder / f"_tmp-{number}"
     pq.write_table(table, hidden)
     os.utime(hidden, (1_600_000_000 + number,) * 2)
     hidden.rename(folder / f"part-{number:04d}.parquet")
+
+
+def write_file(folder, number, rows):
+    """Write rows (k, t, v) as one file of such a source."""
+    columns = [[row[i] for row in rows] for i in range(3)]
+    types = [pa.string(), pa.int64(), pa.int64()]
+    table = pa.table({n: pa.array(c, t) for n, c, t in zip("ktv", columns, types, strict=True)})
+    write_table(folder, number, table)
 
 
 class CompactedMeanwhile(DirectoryChangelog):
@@ -381,17 +386,15 @@ class CompactedMeanwhile(DirectoryChangelog):
         return super().reader(group)
 
 
-def files(spark, folder):
+def files(spark, folder, schema=SCHEMA):
     """Return the files of a folder as a stream, one a batch."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def files_source(spark, folder, timestamp="t", **options):
     """A stream over such a folder, one file a batch."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    return keyed.stream(reader.parquet(str(folder)), timestamp=timestamp, **options)
+    return keyed.stream(files(spark, folder), timestamp=timestamp, **options)
 
 
 def count(source, **options):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ValueState, bounded_out_of_orderness
 from keyed.testing import strategies
+from keyed.vectorized import VectorizedFunction
 from keyed.windows import Sum, TumblingEventTimeWindows
 
 ROW = "k string, g bigint, v bigint, t bigint"
@@ -26,6 +27,13 @@ class Split(KeyedProcessFunction):
             ctx.output(ODD, tuple(value))
         else:
             yield tuple(value)
+
+
+class Columns(VectorizedFunction):
+    """Hands rows on, whole columns at a time."""
+
+    def process_batch(self, table, ctx):
+        ctx.emit(table)
 
 
 class Adds:
@@ -108,7 +116,7 @@ def graphs(draw: st.DrawFn, most: int = 5) -> Graph:
     unread, there = set(sources), list(sources)
     operators: dict[str, Operator] = {}
     while unread or (len(operators) < most and draw(st.booleans())):
-        kind = draw(st.sampled_from(["split", "sums", "connected", "windows"]))
+        kind = draw(st.sampled_from(["split", "sums", "connected", "windows", "columns"]))
         some = st.lists(st.sampled_from(there), min_size=1, max_size=3, unique=True).map(tuple)
         sides = [draw(some)]
         if len(operators) >= most - 1:
@@ -132,8 +140,8 @@ def process(stream: Any, operator: Operator, name: str, parallelism: int = 1, **
     keyed_ = sides[0].key_by(operator.key)
     if operator.kind == "split":
         return keyed_.process(Split(), ROW, **options)
-    if operator.kind == "sums":
-        return keyed_.process(Sums(), ROW, **options)
+    if operator.kind in ("sums", "columns"):
+        return keyed_.process(Sums() if operator.kind == "sums" else Columns(), ROW, **options)
     windows = keyed_.window(TumblingEventTimeWindows.of(10)).aggregate({"v": Sum("v")}, **options)
     return windows.key_by(operator.key).process(Shaped(), ROW, name=f"{name}-rows", parallelism=parallelism)
 

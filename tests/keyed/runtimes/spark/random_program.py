@@ -6,6 +6,8 @@ import json
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 
 SIDE = OutputTag("side", "k string, shown string")
@@ -65,13 +67,13 @@ class Scripted(KeyedProcessFunction):
                 ctx.output(SIDE, (key, json.dumps([call, self.value.value()])))
 
 
-def batches(seed: int, count: int, size: int) -> list[list[tuple[str, int, str]]]:
-    """Random rows of ``INPUT`` in batches, in mild disorder. The same seed makes the same rows."""
+def batches(seed: int, count: int, size: int) -> list[pa.Table]:
+    """Random rows of ``INPUT`` in tables, in mild disorder. The same seed makes the same rows."""
     chance = Random(seed)
     calls = ["value", "window", "append", "put", "fade", "timer", "named", "side", "value", "append", "clear"]
     rows = []
     for position in range(count * size):
         operations = [[chance.choice(calls), chance.randrange(1, 60)] for _ in range(chance.randrange(4))]
         time = max(0, position + chance.randint(-25, 5))
-        rows.append((f"k{chance.randrange(12)}", time, json.dumps(operations)))
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+        rows.append({"k": f"k{chance.randrange(12)}", "t": time, "ops": json.dumps(operations)})
+    return [pa.Table.from_pylist(rows[start : start + size]) for start in range(0, len(rows), size)]

@@ -21,7 +21,7 @@ OUTPUT = "k string, slot bigint, n bigint, total double, least string, what stri
 CALLS = ("merge", "upsert", "delete", "take", "lookup", "scan", "fade", "side", "drop")
 
 
-class ScriptedTable(VectorizedFunction):
+class Scripted(VectorizedFunction):
     """Rows with one call are one operation on the state of all their keys; what it gives is emitted."""
 
     table = TableState("k string, slot bigint, n bigint, total double, least string", key=("k", "slot"))

@@ -18,25 +18,18 @@ from keyed.changelog import DirectoryChangelog
 from keyed.changelog.position_bundles import all_positions
 from keyed.errors import SinkError, UserFunctionError
 from keyed.job.results import Restored
-from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.windows import Count, Sum, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import (
-    BIG,
     EVERY,
     POISON,
-    RULES,
-    SCHEMA,
     BestColumns,
     CombinedColumns,
-    Limits,
     best,
     branches,
     count,
     files_source,
-    limits_of,
-    pair,
     parquet_rows,
     write_file,
 )
@@ -114,16 +107,6 @@ def listens(port):
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def test_a_batch_dataframe_runs_on_a_server_without_keyed(remote):
-    assert is_remote(remote)
-    counted = count(keyed.stream(remote.createDataFrame(ROWS, SCHEMA), timestamp="t"))
-    rows, big = collect_sink(), collect_sink()
-    result = keyed.run(counted.to(rows), counted.side_output(BIG).to(big))
-    assert sorted(rows.values) == [("a", 1, 1), ("a", 2, 3), ("b", 1, 95)]
-    assert big.values == [("b", 2, 95)]
-    assert result.metrics["count"]["rows_in"] == 3
 
 
 def test_a_streaming_query_with_two_stages_runs_and_drains(remote, tmp_path):
@@ -257,27 +240,12 @@ def test_a_graph_over_two_sources_gives_what_the_local_runtime_gives(remote, tmp
         assert parquet_rows(tmp_path / "connect" / name) == parquet_rows(tmp_path / "local" / name), name
 
 
-def test_broadcast_state_and_joins_run_with_functions_of_the_user(remote, tmp_path):
-    rules = [("r", 1, 2)]
-    rows, given = (keyed.stream(remote.createDataFrame(each, SCHEMA), timestamp="t") for each in (ROWS, rules))
-    limits = rows.key_by("k").connect(given.broadcast(RULES)).process(Limits(), "k string, n bigint, reached bigint")
-    as_rows = [[dict(zip("ktv", row, strict=True)) for row in each] for each in (rules, ROWS)]
-    assert sorted(map(tuple, limits.run().values)) == limits_of([as_rows])
-
-    other = keyed.stream(remote.createDataFrame([("a", 1, 5)], "other string, u bigint, w bigint"), timestamp="u")
-    joined = (
-        rows.connect(other)
-        .key_by("k", "other")
-        .process(IntervalJoin(pair, lower=0, upper=5), "k string, first bigint, second bigint")
-    )
-    assert sorted(map(tuple, joined.run().values)) == [("a", 1, 5)]
-
-
 @pytest.mark.parametrize(
     "feature", [feature for features in FEATURES.values() for feature in features], ids=lambda feature: feature.name
 )
 def test_connect(remote, feature):
     """The column of the support matrix."""
+    assert is_remote(remote)
 
     def on_connect(rows):
         return keyed.stream(remote.createDataFrame(rows, SCHEMA_OF_FEATURES), timestamp="at")

@@ -1,15 +1,14 @@
 """On Spark as everywhere: values that are read, changed, stored and emitted again and again are never shared."""
 
-import os
-
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from tests.keyed.runtimes.spark.functions import Changes, Gathered
+from tests.keyed.runtimes.spark.functions import Changes, Gathered, files, write_table
 
-NAMES = ["k", "n", "tags"]
+
+def table_of(rows):
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=["k", "n", "tags"])
 
 
 @pytest.mark.long
@@ -17,18 +16,11 @@ def test_values_that_change_do_not_depend_on_where_batches_are_cut(spark, tmp_pa
     rows = [("ab"[n % 2], n, [n]) for n in range(12)]
     found = []
     for size in (12, 5):
-        folder = tmp_path / f"in-{size}"
-        folder.mkdir()
         for start in range(0, len(rows), size):
-            table = pa.table(
-                [pa.array(column) for column in zip(*rows[start : start + size], strict=True)], names=NAMES
-            )
-            file = folder / f"{start:03d}.parquet"
-            pq.write_table(table, file)
-            os.utime(file, (1_600_000_000 + start,) * 2)
-        source = spark.readStream.schema("k string, n bigint, tags array<bigint>").option("maxFilesPerTrigger", 1)
-        found.append(outcome(source.parquet(str(folder)), parallelism=2, checkpoint=str(tmp_path / f"ck-{size}")))
-    local = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=NAMES)
+            write_table(tmp_path / f"in-{size}", start, table_of(rows[start : start + size]))
+        source = files(spark, tmp_path / f"in-{size}", "k string, n bigint, tags array<bigint>")
+        found.append(outcome(source, parallelism=2, checkpoint=str(tmp_path / f"ck-{size}")))
+    local = table_of(rows)
     expected = outcome(local, rows_per_batch=1)
     assert found == [expected, expected]
     assert expected[0]["a"][:3] == [[0], [0, -1], [0]]

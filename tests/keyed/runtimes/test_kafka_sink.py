@@ -1,26 +1,30 @@
-"""A Kafka sink on Spark, whose program is killed, or whose broker is gone: each row is in the topic once."""
+"""Jobs with a Kafka sink whose program is killed, or whose broker is gone or forgets: each row is in the topic once."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
-import keyed
-from keyed.errors import KeyedError, SinkError
+from keyed.destinations.kafka import TopicWriter
+from keyed.destinations.ownership import Owner
+from keyed.errors import KeyedError, QueryFailed, SinkError
 from keyed.kafka.transactions import Transactions
+from keyed.topics import KafkaSink
 from tests.keyed.changelog.kafka import topics
+from tests.keyed.runtimes.conftest import long_on_spark
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[4]
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -48,6 +52,74 @@ def run(spark, folder, sink):
     return count(files_source(spark, folder / "in")).run(sink, checkpoint=folder / "checkpoint")
 
 
+def forget(kafka, group):
+    """What a broker does with the offsets of a group a week after the last commit."""
+    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka})
+    client.delete_consumer_groups([group])[group].result(60)
+
+
+def set_by_hand(error, number):
+    """Do what the message of the sink says."""
+    call = re.search(r"confluent_kafka.Consumer.*asynchronous=False\)", str(error.value))
+    assert call
+    exec(call[0], {"confluent_kafka": confluent_kafka, "N": number})
+
+
+@long_on_spark
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have_been_written(
+    runtime, kafka, topic, tmp_path, monkeypatch, is_there
+):
+    runtime.size = 2
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
+
+    def add():
+        runtime.add(tmp_path / "in", [("a", 1_000, 1)] * 2)
+
+    def run():
+        options = {"checkpoint": tmp_path / "c", "drain": False, **runtime.batches}
+        count(runtime.source(tmp_path / "in"), parallelism=2).run(sink, **options)
+
+    def numbers():
+        return [n for _, n in written(kafka, topic)]
+
+    add()
+    run()
+    forget(kafka, sink.transactional_id)
+    # Nothing waits, so nobody needs it.
+    add()
+    run()
+    assert numbers() == [1, 2, 3, 4]
+    write = TopicWriter.write
+
+    def killed(self, records, batch):
+        if is_there:
+            write(self, records, batch)
+        raise ZeroDivisionError
+
+    add()
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "write", killed)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run()
+    forget(kafka, sink.transactional_id)
+    add()
+    for _ in range(2):
+        refusal = r"whether batch 2 was written: .* N is 3 if the batch is there, and 2 if"
+        with pytest.raises(SinkError, match=refusal) as caught:
+            run()
+    set_by_hand(caught, 3 if is_there else 2)
+    with (
+        closing(TopicWriter(sink, Owner(["another"]))) as writer,
+        pytest.raises(SinkError, match="another query has written"),
+    ):
+        writer.claim()
+    run()
+    assert numbers() == list(range(1, 9))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
     [
@@ -96,7 +168,7 @@ def test_a_broker_that_dies_and_comes_back_delays_a_batch(spark, broker, tmp_pat
     going = [next(calls)]
     for name in ("deliver", "commit"):
         dies_at(name)
-    run(spark, tmp_path, keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k"))
+    run(spark, tmp_path, KafkaSink(topic, bootstrap=broker.bootstrap, key="k"))
     assert going == [""]
     assert written(broker.bootstrap, topic) == once(4)
 
@@ -115,9 +187,9 @@ def test_a_broker_that_is_gone_fails_the_query_in_time_and_the_next_run_goes_on(
     spark, broker, tmp_path, monkeypatch, caplog, call
 ):
     topic = topics.created(broker.bootstrap, 2)
-    sink = keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k", timeout=3_000)
+    sink = KafkaSink(topic, bootstrap=broker.bootstrap, key="k", timeout=3_000)
     # A broker that has just started may need longer than that.
-    patient = keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k")
+    patient = KafkaSink(topic, bootstrap=broker.bootstrap, key="k")
     write_files(tmp_path, 0, 1)
     run(spark, tmp_path, patient)
     write_files(tmp_path, 1, 1)
@@ -142,7 +214,7 @@ def test_a_broker_that_is_gone_fails_the_query_in_time_and_the_next_run_goes_on(
 
 @pytest.mark.long
 def test_on_a_full_disk_the_query_fails_and_the_next_run_goes_on(spark, kafka, topic, tmp_path, small_disk):
-    sink = keyed.topics.KafkaSink(topic, bootstrap=kafka, key="k")
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
 
     def run():
         count(files_source(spark, tmp_path / "in")).run(sink, checkpoint=small_disk / "checkpoint")

@@ -1,17 +1,12 @@
 """Graphs: side outputs that are keyed and processed, and outputs that feed several operators, in one query."""
 
-from collections import Counter, defaultdict
-from typing import Any
+from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import keyed
 from keyed.errors import DefinitionError
 from keyed.joins import IntervalJoin
-from keyed.vectorized import TableState, VectorizedFunction
-from keyed.windows import Count, TumblingEventTimeWindows
 
 ODD = keyed.OutputTag("odd", "k string, v bigint, t bigint")
 ROW = "k string, v bigint, t bigint"
@@ -54,17 +49,6 @@ class Sums(keyed.KeyedProcessFunction):
         yield ctx.get_current_key(), self.total.value(), ctx.timestamp()
 
 
-class Totals(VectorizedFunction):
-    totals = TableState("k string, v bigint", key="k")
-
-    def process_batch(self, table, ctx):
-        self.totals.merge(table.select(["k", "v"]), {"v": "sum"})
-
-    def on_watermark(self, watermark, ctx):
-        if watermark == keyed.MAX_TIMESTAMP:
-            ctx.emit(self.totals.scan())
-
-
 def rows_of(values):
     return [{"k": f"k{v % 3}", "v": v, "t": t} for t, v in enumerate(values)]
 
@@ -78,93 +62,13 @@ def split(source, **options):
     return stream.key_by("k").process(Split(), ROW, name="split", **options)
 
 
-def graph(source, parallelism=1, order=(0, 1, 2, 3), logs=None):
-    """Both outputs of `Split` go to a running sum and to windows, which read what the other one reads too."""
-
-    def log(name):
-        return {"changelog": logs(name)} if logs is not None else {}
-
-    first = split(source, parallelism=parallelism, **log("split"))
-    odd = first.side_output(ODD)
-    given: dict[str, Any] = {"parallelism": parallelism}
-    made = {
-        "even": first.key_by("k").process(Running(), ROW, name="even", **given, **log("even")),
-        "odd": odd.key_by("k").process(Running(), ROW, name="odd", **given, **log("odd")),
-        "counts": odd.key_by("k")
-        .window(TumblingEventTimeWindows.of(8))
-        .aggregate({"n": Count()}, name="counts", **given),
-        "totals": first.key_by("k").process(Totals(), "k string, v bigint", name="totals", **given),
-        "split": first,
-        "raw": odd,
-    }
-    sinks = {name: keyed.collect_sink() for name in made}
-    bound = [output.to(sinks[name]) for name, output in made.items()]
-    return [bound[i] for i in [*order, 4, 5]], sinks
-
-
-def collected(sinks):
-    return {
-        name: [tuple(value) for batch in sorted(sink.batches) for value in sink.batches[batch]]
-        for name, sink in sinks.items()
-    }
-
-
-def alone(source, output_of, size):
-    """The outputs of an operator in a query with `Split` as its only other operator."""
-    return Counter(tuple(row) for row in output_of(split(source)).run(rows_per_batch=size).values)
-
-
-@given(
-    values=st.lists(st.integers(0, 20), max_size=25),
-    size=st.integers(1, 9),
-    parallelism=st.integers(1, 3),
-    order=st.permutations([0, 1, 2, 3]),
-)
-def test_each_operator_gives_what_it_gives_alone(values, size, parallelism, order):
-    source = rows_of(values)
-    outputs, sinks = graph(source, parallelism, order)
-    keyed.run(*outputs, rows_per_batch=size)
-    got = {name: Counter(found) for name, found in collected(sinks).items()}
-    assert got["even"] == alone(source, lambda first: first.key_by("k").process(Running(), ROW), size)
-    assert got["odd"] == alone(source, lambda first: first.side_output(ODD).key_by("k").process(Running(), ROW), size)
-    odd_rows = [row for row in source if row["v"] % 2]
-    sums: defaultdict[str, int] = defaultdict(int)
-    for row in source:
-        if not row["v"] % 2:
-            sums[row["k"]] += row["v"]
-    assert got["totals"] == Counter(sums.items())
-    windows = Counter((row["k"], row["t"] // 8 * 8) for row in odd_rows)
-    assert {(k, start): n for k, start, _, n in got["counts"]} == windows
-    assert got["raw"] == Counter((row["k"], row["v"], row["t"]) for row in odd_rows)
-    assert got["split"] == Counter((row["k"], row["v"], row["t"]) for row in source if not row["v"] % 2)
-
-
-def test_a_query_goes_on_from_its_checkpoint_in_whatever_order_its_outputs_are_named(tmp_path):
-    source = rows_of(range(20))
-    whole, expected = graph(source)
-    keyed.run(*whole, rows_per_batch=4)
-
-    def log(name):
-        return keyed.DirectoryChangelog(tmp_path / "logs" / name)
-
-    first, before = graph(source[:12], 2, logs=log)
-    keyed.run(*first, checkpoint=tmp_path / "ck", rows_per_batch=4, drain=False)
-    second, after = graph(source, 2, order=(3, 1, 0, 2), logs=log)
-    keyed.run(*second, checkpoint=tmp_path / "ck", rows_per_batch=4, drain=True)
-    for name, found in collected(expected).items():
-        got = collected(before)[name] + collected(after)[name]
-        assert Counter(got) == Counter(found), name
-    with keyed.tables.open_tables(log("odd"), tmp_path / "tables") as tables:
-        tables.wait_for(4, 300)
-        assert {key: tables["total"].get(key) for key in ("k0", "k1", "k2")} == {"k0": 27, "k1": 40, "k2": 33}
-
-
-def test_bad_rows_can_be_keyed_and_processed_too():
+def test_bad_rows_can_be_keyed_and_processed_too(runtime):
     bad = keyed.OutputTag("bad", "k string, v bigint, t bigint")
-    stream = keyed.stream([{"k": None, "v": 1, "t": 1}, {"k": "a", "v": 2, "t": 1}], on_bad_row=bad, timestamp="t")
-    first = stream.key_by("k").process(Split(), ROW)
-    result = first.side_output(bad).key_by("v").process(Split(), name="bad").side_output(ODD).run()
-    assert list(map(tuple, result.values)) == [(None, 1, 1)]
+    rows = [(None, 1, 3), ("a", 1, 5), ("b", 1, 4)]
+    stream = runtime.stream(rows, "k string, v bigint, t bigint", timestamp="t", on_bad_row=bad)
+    first = stream.key_by("k").process(Split(), ROW, name="split")
+    again = first.side_output(bad).key_by("v").process(Split(), ROW, name="bad", parallelism=2)
+    assert list(map(tuple, again.side_output(ODD).run().values)) == [(None, 1, 3)]
 
 
 def test_a_source_feeds_two_operators_and_is_read_once():
@@ -261,33 +165,6 @@ def test_names_and_changelogs_are_one_operators_over_the_whole_graph(tmp_path):
         keyed.run(*twice(changelog=log))
     with pytest.raises(DefinitionError, match="key column 'z' is not in side output 'odd' of 'split': k, v, t"):
         first.side_output(ODD).key_by("z").process(Running())
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, parallelism):
-    source = rows_of(range(20))
-
-    def sums(rows, parallelism, old, new, **options):
-        def logs(name):
-            made = {"changelog": keyed.DirectoryChangelog(tmp_path / new / name)}
-            return made | ({"restore_from": keyed.DirectoryChangelog(tmp_path / old / name)} if old else {})
-
-        first = split(rows, parallelism=parallelism, **logs("split"))
-        sides = {"even": first, "odd": first.side_output(ODD)}
-        made = {
-            name: each.key_by("k").process(Running(), ROW, name=name, parallelism=parallelism, **logs(name))
-            for name, each in sides.items()
-        }
-        sinks = {name: keyed.collect_sink() for name in made}
-        keyed.run(*(output.to(sinks[name]) for name, output in made.items()), rows_per_batch=4, **options)
-        return collected(sinks)
-
-    whole = sums(source, 2, None, "whole")
-    before = sums(source[:12], 2, None, "first", checkpoint=tmp_path / "ck", drain=False)
-    after = sums(source, parallelism, "first", "second")
-    assert {name: Counter(before[name] + after[name]) for name in whole} == {
-        name: Counter(whole[name]) for name in whole
-    }
 
 
 def test_a_graph_over_two_sources_keeps_tables(tmp_path):
