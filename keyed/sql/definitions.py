@@ -234,12 +234,10 @@ class Definitions:
             if (name := f"{part}_{end}") in options:
                 at, is_empty = options.places[name], not str(options[name]).strip() and end != "DELIMITER"
                 twice = f"{name} names the columns, and so does the list; remove one of them"
-                of_query = f"{name} names the columns of a topic, and the query has its own; remove {name}"
                 is_name = not end.endswith("FULL_NAME") or _SCHEMA_NAME.fullmatch(str(options[name])) is not None
                 self.text.check(
                     (format_ not in of, f"{name} is for {what}, and {part}_FORMAT is {format_}", at),
                     (end == "SCHEMA_ID" and is_declared, twice, at),
-                    (end == "SCHEMA_ID" and statement.query is not None, of_query, at),
                     (is_empty, f"{name} is empty", at),
                     (not is_name, f"{name}={options[name]!r} is not a name of letters, digits, _ and dots", at),
                 )

@@ -201,7 +201,7 @@ def merged(open_: Spans, spans: Spans, clock: Clock) -> Merged:
     is_first[1:] = (keys[1:] != keys[:-1]) | (starts[1:] > reached[:-1]) | (touches & is_cleaned)
     session = np.cumsum(is_first) - 1
     first = np.flatnonzero(is_first)
-    last = np.append(first[1:], len(keys)) - 1
+    last = np.append(first, len(keys))[1:] - 1
     sessions = Spans(keys[first], starts[first], reached[last])
     numbers = np.empty(len(keys), dtype=np.int64)
     numbers[order] = session
