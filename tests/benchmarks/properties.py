@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
+from keyed import bounded_out_of_orderness
 from keyed.testing import (
     assert_batch_split_invariant,
     assert_deterministic,
@@ -28,23 +28,9 @@ from keyed.testing import (
     strategies,
 )
 from tests.benchmarks.meter import Meter, adopt_orphans
+from tests.keyed.testing.test_right_functions import Minutes
 
 MINUTE = 60_000
-
-
-class Minutes(KeyedProcessFunction):
-    """Counts rows by the minute."""
-
-    counts = MapState(int, int)
-
-    def process_element(self, value, ctx):
-        end = ctx.timestamp() // MINUTE * MINUTE + MINUTE
-        self.counts[end] = self.counts.get(end, 0) + 1
-        ctx.timer_service().register_event_time_timer(end - 1)
-
-    def on_timer(self, timestamp, ctx):
-        yield ctx.get_current_key(), timestamp + 1, self.counts[timestamp + 1]
-        del self.counts[timestamp + 1]
 
 
 def model(records: list[Any]) -> Any:

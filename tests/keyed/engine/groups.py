@@ -74,8 +74,8 @@ def random_element(random: Random, size: int = 30) -> tuple[Any, ...]:
 class Group:
     """A key group of `Work` (or another function) and its commits."""
 
-    def __init__(self, function: Any = None, store: Any = None) -> None:
-        self.spec = OperatorSpec(OPERATOR, function or Work(), True, None, "arrival", 1)
+    def __init__(self, function: Any = None, store: Any = None, changelog: Any = None) -> None:
+        self.spec = OperatorSpec(OPERATOR, function or Work(), True, None, "arrival", 1, changelog=changelog)
         self.commits = MemoryCommitStore()
         self.use(store or MemoryStore())
 

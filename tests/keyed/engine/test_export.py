@@ -12,54 +12,47 @@ from keyed.changelog import DirectoryChangelog
 from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.engine import replica
-from keyed.engine.batch import Batch, BatchResult
+from keyed.engine.batch import BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogDiverged, ChangelogError
-from keyed.job.operators import OperatorSpec
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing import MemoryChangelog
-from tests.keyed.engine.groups import OPERATOR, Work, random_element
+from tests.keyed.engine.groups import OPERATOR, Group, random_element
 
 WHERE = f"operator '{OPERATOR}', key group 0"
 
 
-class Subject:
+class Subject(Group):
     """A key group of `Work`, its commits and its changelog."""
 
     def __init__(self, staging: DirectoryChangelog | None = None, changelog: Any = None) -> None:
-        self.commits = MemoryCommitStore()
         self.stages = staging is not None
         self.changelog: Any = staging or changelog or MemoryChangelog()
         self.changelog.prepare(OPERATOR, 1)
         self.number = 0
+        super().__init__(changelog=self.changelog)
+
+    def use(self, store: Any) -> None:
+        super().use(store)
         self.start()
 
     def start(self, *, exports: bool = True) -> None:
         """Go on in another process, so to say, whose local store is empty."""
-        spec = OperatorSpec(OPERATOR, Work(), True, None, "arrival", 1, changelog=self.changelog)
-        self.log = self.commits.group_log(OPERATOR, 0)
         writer = self.changelog.writer(0) if exports else None
-        self.group = KeyGroup(spec, 0, self.log, Replica(MemoryStore()), writer, stages=self.stages)
+        self.group = KeyGroup(self.spec, 0, self.log, Replica(MemoryStore()), writer, stages=self.stages)
 
     def run(self, *elements: Any, commit: bool = True, **marks: Any) -> BatchResult:
         self.number += 1
-        keys = [element[0] for element in elements]
-        marks = {"processing_time": self.number * 10} | marks
-        result = self.group.run(Batch(lambda: [(keys, None, list(elements), None)] if keys else [], **marks))
-        if commit:
-            self.commits.commit()
-        else:
-            self.commits.rollback()
-        return result
+        return super().run(*elements, commit=commit, **{"processing_time": self.number * 10} | marks)
 
     def set(self, key: str, value: bytes | None, *, commit: bool = True) -> None:
         self.run((key, "value", value), commit=commit)
 
-    def entries(self) -> dict[tuple[bytes, bytes], bytes]:
-        return {(prefix, sub): value for prefix, sub, value in self.group.committed()[1].items()}
+    def entries(self) -> Any:
+        return {(prefix, sub): value for prefix, sub, value in super().entries()}
 
     def exported(self, until: int | None = None) -> dict[tuple[bytes, bytes], bytes]:
         """The state after a commit of the changelog."""

@@ -282,15 +282,6 @@ def test_integers_and_decimals_do_not_overflow(type_: Any, fits: list[Any], leas
             merged(type_, "sum", one, other)
 
 
-def test_nulls_are_left_out_of_sums_minima_and_maxima() -> None:
-    for how, expected in (("sum", 3), ("min", 1), ("max", 2), ("first", None), ("last", None)):
-        assert merged(pa.int64(), how, [None, 1], [2, None]) == expected
-        assert merged(pa.int64(), how, [None], [None]) is None
-    assert merged(pa.int64(), "first", [1, None], [2]) == 1
-    assert merged(pa.bool_(), "max", [False, None], [True]) is True
-    assert merged(pa.bool_(), "min", [False, None], [True]) is False
-
-
 def test_minima_and_maxima_of_what_has_an_order() -> None:
     low, high = datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 1, 1, tzinfo=UTC)
     cases: list[tuple[Any, Any, Any]] = [

@@ -20,7 +20,8 @@ from keyed.job.watermarks import WatermarkStrategy
 from keyed.testing import Falsified, Record, assert_deterministic, other_process
 from keyed.testing.other_process import _INSIDE, _PROGRAM, OtherProcess, ProcessUnavailable, _packed
 from keyed.testing.scripts import Rows, Script
-from tests.keyed.testing.test_properties import IN_ORDER, Total
+from tests.keyed.testing.test_properties import IN_ORDER
+from tests.keyed.testing.test_right_functions import RunningTotal
 from tests.keyed.testing.wrong_functions import Tags
 from tests.support.waiting import no_more, until
 
@@ -196,7 +197,7 @@ def test_nothing_is_left_of_the_other_process_whether_the_property_holds_or_not(
     process = psutil.Process()
 
     def prove():
-        assert_deterministic(Total(), IN_ORDER, key="user", examples=5, seed=1)
+        assert_deterministic(RunningTotal(), IN_ORDER, key="user", examples=5, seed=1)
         with pytest.raises(Falsified):
             assert_deterministic(Tags(), IN_ORDER, key="user", examples=5, seed=1)
 

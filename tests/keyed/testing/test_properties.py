@@ -15,7 +15,7 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from keyed import KeyedProcessFunction, MapState, ValueState, bounded_out_of_orderness
+from keyed import KeyedProcessFunction, ValueState, bounded_out_of_orderness
 from keyed.errors import DefinitionError
 from keyed.testing import (
     Falsified,
@@ -31,10 +31,12 @@ from keyed.testing import (
 )
 from keyed.testing.scripts import ProcessingTime
 from tests.keyed.testing import wrong_functions as wrong
+from tests.keyed.testing.test_right_functions import Minutes, RunningTotal
 
 ROW = strategies.rows("user string, amount bigint", user=strategies.skewed("ann", "bob"), amount=st.integers(-3, 9))
 IN_ORDER = strategies.streams(ROW, gap=60_000)
 DISORDER = strategies.streams(ROW, gap=1_000, delay=3_000, max_size=8)
+ONE_ROW = st.just([Record({"user": "ann", "amount": 1}, 0)])
 LATE = strategies.streams(ROW, gap=3_000, delay=3_000, late=9_000)
 DELAY = bounded_out_of_orderness(3_000)
 USER = "user"
@@ -220,7 +222,7 @@ def test_an_example_is_shrunk_by_a_bounded_number_of_further_examples(monkeypatc
 
     monkeypatch.setattr("keyed.testing.properties._SHRINKING", 5)
     with pytest.raises(Falsified):
-        assert_matches(Total(), model, IN_ORDER, key=USER, seed=1)
+        assert_matches(RunningTotal(), model, IN_ORDER, key=USER, seed=1)
     failing = next(place for place, records in enumerate(calls) if records)
     assert len(calls) <= failing + 1 + 5
 
@@ -240,7 +242,7 @@ def test_rare_chance_of_the_system_is_found_in_one_row(seed):
 def test_identifiers_of_the_system_stay_unique(tmp_path):
     folder = str(tmp_path)
 
-    class Unique(Total):
+    class Unique(RunningTotal):
         def process_element(self, value, ctx):
             Path(folder, str(uuid.uuid4())).mkdir()
             return super().process_element(value, ctx)
@@ -266,30 +268,6 @@ def test_a_time_to_live_that_ends_a_millisecond_late_is_found_with_any_seed():
             )
 
 
-class MinuteCounts(KeyedProcessFunction):
-    """Counts by the minute, as it should be: what `wrong.Minutes` does not."""
-
-    counts = MapState(int, int)
-
-    def process_element(self, value, ctx):
-        end = ctx.timestamp() // 60_000 * 60_000 + 60_000
-        self.counts[end] = self.counts.get(end, 0) + 1
-        ctx.timer_service().register_event_time_timer(end - 1)
-
-    def on_timer(self, timestamp, ctx):
-        end = timestamp + 1
-        yield ctx.get_current_key(), end, self.counts[end]
-        del self.counts[end]
-
-
-class Total(KeyedProcessFunction):
-    total = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.total.update(self.total.value() + value["amount"])
-        yield value["user"], self.total.value()
-
-
 class Stateless(KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield value["user"]
@@ -310,7 +288,7 @@ class Click:
 
 
 def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved():
-    function = MinuteCounts()
+    function = Minutes()
     stream = strategies.streams(ROW, gap=60_000, delay=3_000, silence=3_600_000, duplicates=True)
     told = [
         assert_batch_split_invariant(function, stream, key=USER, watermark=DELAY),
@@ -320,7 +298,7 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
         assert_matches(function, minutes, stream, key=USER, watermark=DELAY),
         assert_state_bounded(function, stream, silence=63_000, key=USER, watermark=DELAY),
     ]
-    assert all(sentence.startswith("MinuteCounts: ") for sentence in told)
+    assert all(sentence.startswith("Minutes: ") for sentence in told)
     assert all(re.search(r", in \d\d different examples, \d+ rows, a key twice in \d+, ", each) for each in told)
     assert all(re.search(r" [1-9]\d* timers fired, 0 late rows", each) for each in told)
     assert ["restarts" in each for each in told] == [False, True, True, False, False, False]
@@ -331,7 +309,7 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
 def test_the_harness_and_the_local_runtime_agree():
     rows = strategies.rows("user string, amount bigint, time bigint", user=strategies.skewed("ann", "bob"))
     stream = strategies.streams(rows, timestamp="time", gap=60_000, delay=3_000)
-    told = assert_runtimes_agree(MinuteCounts(), stream, timestamp="time", key=USER, watermark=DELAY)
+    told = assert_runtimes_agree(Minutes(), stream, timestamp="time", key=USER, watermark=DELAY)
     assert "the harness and the local runtime give the same outputs" in told
 
 
@@ -350,7 +328,7 @@ def test_runtimes_that_differ_are_told():
 
 def test_a_key_that_is_no_column_has_no_runtimes_to_compare():
     with pytest.raises(DefinitionError, match="names of columns"):
-        assert_runtimes_agree(Total(), IN_ORDER, key=lambda row: row["user"])
+        assert_runtimes_agree(RunningTotal(), IN_ORDER, key=lambda row: row["user"])
 
 
 def test_the_same_seed_finds_the_same_example():
@@ -422,7 +400,7 @@ def test_class_attributes_are_put_back():
 )
 def test_what_makes_no_sense_is_refused(prove, arguments, options, told):
     with pytest.raises(DefinitionError, match=told):
-        prove(Total(), *arguments, key=USER, **options)
+        prove(RunningTotal(), *arguments, key=USER, **options)
 
 
 @pytest.mark.slow
@@ -436,7 +414,7 @@ def test_a_fault_that_needs_another_process_or_chance_is_printed_as_a_test_that_
 
 
 def test_a_function_that_cannot_be_sent_is_tried_in_this_process_and_that_is_told():
-    function = Total()
+    function = RunningTotal()
     vars(function)["lock"] = threading.Lock()
     told = assert_deterministic(function, IN_ORDER, key=USER, examples=5)
     assert "in this process (not in another one, because it cannot be sent there: TypeError: cannot pickle" in told
@@ -471,7 +449,7 @@ def test_rows_that_wait_for_the_watermark_do_not_depend_on_batches():
     rows = strategies.streams(strategies.rows("user string, amount bigint"), gap=40_000, delay=15_000)
     watermark = bounded_out_of_orderness(seconds=15)
     told = assert_batch_split_invariant(
-        Total(), rows, key="user", watermark=watermark, order="watermark", examples=100, seed=1
+        RunningTotal(), rows, key="user", watermark=watermark, order="watermark", examples=100, seed=1
     )
     assert "do not depend on where the input is cut into batches" in told
 
@@ -479,16 +457,22 @@ def test_rows_that_wait_for_the_watermark_do_not_depend_on_batches():
 @pytest.mark.parametrize(
     ("prove", "function", "stream", "options", "told"),
     [
-        (assert_deterministic, Total, st.just([]), {}, "none had more than one row"),
+        (assert_deterministic, RunningTotal, st.just([]), {}, "none had more than one row"),
         (
             assert_recovery_invisible,
-            Total,
+            RunningTotal,
             strategies.streams(strategies.rows("user string, amount bigint", user=st.uuids().map(str))),
             {},
             "a key came twice in 0 examples: give its columns few values",
         ),
-        (assert_recovery_invisible, Total, st.just([Record({"user": "ann", "amount": 1}, 0)]), {}, "more than one row"),
-        (assert_rescale_invisible, Total, IN_ORDER, {"examples": 1}, "nothing restarted after a row"),
+        (
+            assert_recovery_invisible,
+            RunningTotal,
+            ONE_ROW,
+            {},
+            "more than one row",
+        ),
+        (assert_rescale_invisible, RunningTotal, IN_ORDER, {"examples": 1}, "nothing restarted after a row"),
         (assert_state_bounded, Stateless, IN_ORDER, {"silence": 1}, "no key had state or a timer"),
         (assert_batch_split_invariant, Silent, IN_ORDER, {}, "no outputs, states and timers to compare"),
         (assert_deterministic, Never, IN_ORDER, {}, "no timer fired"),
@@ -501,7 +485,7 @@ def test_a_property_that_passes_without_what_it_promises_warns(prove, function, 
 
 def test_examples_that_are_alike_count_once():
     with pytest.warns(UserWarning, match="of 1 different example "):
-        told = assert_batch_split_invariant(Total(), st.just([Record({"user": "a", "amount": 1}, 0)]), key=USER)
+        told = assert_batch_split_invariant(RunningTotal(), ONE_ROW, key=USER)
     assert ", in 1 different example, 1 row, a key twice in 0, 0 timers fired, 0 late rows (" in told
 
 
@@ -541,4 +525,4 @@ def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(see
 
 def test_a_misspelt_option_is_refused():
     with pytest.raises(TypeError, match="'exmples' is not an option"):
-        cast("Any", assert_deterministic)(Total(), IN_ORDER, key=USER, exmples=3)
+        cast("Any", assert_deterministic)(RunningTotal(), IN_ORDER, key=USER, exmples=3)
