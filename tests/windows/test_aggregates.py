@@ -3,6 +3,7 @@
 import math
 import statistics
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 import pytest
@@ -19,14 +20,17 @@ from tests.support.window_operators import window_rows
 WRONG: Any = 3
 
 
-def result(aggregate, values, times=None):
+def accumulated(aggregate, values, times=None):
+    """Return an accumulator of the values; without times the values come one after the other."""
     accumulator = aggregate.create_accumulator()
-    for number, value in enumerate(values):
-        if aggregate.timed:
-            accumulator = aggregate.add_at(value, times[number] if times else number, accumulator)
-        else:
-            accumulator = aggregate.add(value, accumulator)
-    return aggregate.get_result(accumulator)
+    for value, time in zip(values, times or count(), strict=False):
+        arguments = (value, time, accumulator) if aggregate.timed else (value, accumulator)
+        accumulator = (aggregate.add_at if aggregate.timed else aggregate.add)(*arguments)
+    return accumulator
+
+
+def result(aggregate, values, times=None):
+    return aggregate.get_result(accumulated(aggregate, values, times))
 
 
 @pytest.mark.parametrize(
@@ -121,38 +125,20 @@ MERGED_IDS = [f"{type(aggregate).__name__} {number}" for number, aggregate in en
 @pytest.mark.parametrize("aggregate", MERGED, ids=MERGED_IDS)
 @given(left=NUMBERS, right=NUMBERS)
 def test_merging_is_adding_all(aggregate, left, right):
-    parts = []
-    number = 0
-    for values in (left, right):
-        accumulator = aggregate.create_accumulator()
-        for value in values:
-            args = (value, number, accumulator) if aggregate.timed else (value, accumulator)
-            accumulator = (aggregate.add_at if aggregate.timed else aggregate.add)(*args)
-            number += 1
-        parts.append(accumulator)
+    parts = accumulated(aggregate, left), accumulated(aggregate, right, range(len(left), len(left) + len(right)))
     merged = aggregate.get_result(aggregate.merge(*parts))
     assert merged == result(aggregate, [*left, *right])
     if aggregate.commutative:
-        again = []
-        for values in (right, left):
-            accumulator = aggregate.create_accumulator()
-            for value in values:
-                accumulator = aggregate.add(value, accumulator)
-            again.append(accumulator)
-        assert aggregate.get_result(aggregate.merge(*again)) == merged
+        parts = accumulated(aggregate, right), accumulated(aggregate, left)
+        assert aggregate.get_result(aggregate.merge(*parts)) == merged
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.integers(0, 20))
 def test_variance_merges(values, cut):
     aggregate = w.Variance()
-    parts = []
-    for part in (values[:cut], values[cut:]):
-        accumulator = aggregate.create_accumulator()
-        for value in part:
-            accumulator = aggregate.add(value, accumulator)
-        parts.append(accumulator)
-    found = aggregate.get_result(aggregate.merge(*parts))
-    assert math.isclose(found, statistics.variance(values), rel_tol=1e-9, abs_tol=1e-6)
+    parts = (accumulated(aggregate, part) for part in (values[:cut], values[cut:]))
+    variance = aggregate.get_result(aggregate.merge(*parts))
+    assert math.isclose(variance, statistics.variance(values), rel_tol=1e-9, abs_tol=1e-6)
 
 
 def test_a_sum_beyond_64_bits_is_refused():
@@ -164,9 +150,7 @@ def test_a_sum_beyond_64_bits_is_refused():
 @pytest.mark.parametrize("number", [10, 1_000, 50_000])
 def test_approximate_distinct_counts_are_within_four_standard_errors(number):
     aggregate = w.ApproxCountDistinct(precision=12)
-    accumulator = aggregate.create_accumulator()
-    for value in range(number):
-        accumulator = aggregate.add(f"user-{value}", accumulator)
+    accumulator = accumulated(aggregate, (f"user-{value}" for value in range(number)))
     error = 1.04 / math.sqrt(2**12)
     assert abs(aggregate.get_result(accumulator) - number) <= max(1, 4 * error * number)
     assert len(accumulator) <= 2**12

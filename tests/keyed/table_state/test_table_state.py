@@ -310,30 +310,6 @@ def test_null_nan_and_zero_are_keys_like_any_other() -> None:
         assert contents(tests, function) == []
 
 
-def test_the_last_of_several_rows_with_one_key_is_written() -> None:
-    function = Calls("k string, n bigint, l array<bigint>")
-    with harness(function) as tests:
-        rows = pa.table({"k": ["a", "b", "a"], "n": [1, 2, None], "l": [[1], [2], [3]]})
-        call(tests, function, lambda state: state.upsert(rows))
-        assert contents(tests, function) == [{"k": "a", "n": None, "l": [3]}, {"k": "b", "n": 2, "l": [2]}]
-
-
-def test_lookup_keeps_the_order_of_the_keys() -> None:
-    function = Calls("k bigint, n bigint")
-    keys = list(range(1000))
-    random.Random(1).shuffle(keys)
-    with harness(function) as tests:
-        call(tests, function, lambda state: state.upsert(pa.table({"k": keys[:500], "n": keys[:500]})))
-        asked = [*keys, 5, 5]
-        found = call(
-            tests,
-            function,
-            lambda state: state.upsert(pa.table({"k": keys[400:600], "n": keys[400:600]})),
-            lambda state: state.lookup(pa.table({"k": asked})),
-        )
-        assert found.column("n").to_pylist() == [key for key in asked if key in set(keys[:600])]
-
-
 # Time to live ---------------------------------------------------------------------------------------------------------
 
 
