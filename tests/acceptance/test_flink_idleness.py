@@ -4,6 +4,8 @@ A channel that is checked without a row is a batch without one. The other channe
 it is idle, and the first one is active throughout.
 """
 
+from typing import Any
+
 import pytest
 
 from keyed import bounded_out_of_orderness
@@ -20,7 +22,6 @@ class Timer:
         self._strategies = [bounded_out_of_orderness(0), bounded_out_of_orderness(0).with_idleness(timeout)]
         self._channels: list[Channel] = []
         self._time = 0
-        self.timeout = timeout
 
     def activity(self) -> None:
         self._run(0, {(1, ""): 1})
@@ -36,43 +37,27 @@ class Timer:
         return after.watermark == self._time - 1
 
 
-def idle_timer(timeout: int) -> Timer:
-    timer = Timer(timeout)
-    timer.is_idle()
-    assert timer.is_idle(timeout + 1)
-    return timer
-
-
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_zero_and_negative_timeout(timeout):
     with pytest.raises(DefinitionError, match="with_idleness"):
         bounded_out_of_orderness(0).with_idleness(timeout)
 
 
-def test_initially_active():
-    assert not Timer(10).is_idle()
+#: The timeout, and the checks: milliseconds passed, and whether the channel is idle then; "active" is a row before.
+CHECKS: dict[str, tuple[int, list[tuple[Any, bool]]]] = {
+    "InitiallyActive": (10, [(0, False)]),
+    "IdleWithoutEvents": (10, [(0, False), (11, True)]),
+    "RepeatedIdleChecks": (122, [(0, False), (123, True), (0, True), (100, True)]),
+    "ActiveAfterIdleness": (10, [(0, False), (11, True), ("active", False)]),
+    "IdleActiveIdle": (122, [(0, False), (123, True), ("active", False), (123, True)]),
+}
 
 
-def test_idle_without_events():
-    timer = Timer(10)
-    timer.is_idle()
-    assert timer.is_idle(after=11)
-
-
-def test_repeated_idle_checks():
-    timer = idle_timer(122)
-    assert timer.is_idle()
-    assert timer.is_idle(after=100)
-
-
-def test_active_after_idleness():
-    timer = idle_timer(10)
-    timer.activity()
-    assert not timer.is_idle()
-
-
-def test_idle_active_idle():
-    timer = idle_timer(122)
-    timer.activity()
-    assert not timer.is_idle()
-    assert timer.is_idle(after=123)
+@pytest.mark.parametrize("case", CHECKS)
+def test_a_case_holds(case):
+    timeout, checks = CHECKS[case]
+    timer = Timer(timeout)
+    for passed, is_idle in checks:
+        if passed == "active":
+            timer.activity()
+        assert timer.is_idle(0 if passed == "active" else passed) is is_idle

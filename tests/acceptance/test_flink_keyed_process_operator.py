@@ -8,7 +8,7 @@ import pytest
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, OutputTag, ValueState, errors
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, register
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, advance, both_domains, both_stores, register
 
 
 def identity(value):
@@ -66,70 +66,48 @@ def harness_of(function, **kwargs):
     return KeyedTestHarness(function, key=identity, **kwargs)
 
 
-def test_timestamp_and_watermark_querying():
-    """KeyedProcessOperatorTest.testTimestampAndWatermarkQuerying."""
-    harness = harness_of(Querying(EVENT))
-    harness.advance_watermark(17)
-    harness.process(5, 12)
-    harness.advance_watermark(42)
-    harness.process(6, 13)
-    assert harness.take_output() == [Record("5TIME:17 TS:12", 12), Record("6TIME:42 TS:13", 13)]
-
-
-def test_timestamp_and_processing_time_querying():
-    """KeyedProcessOperatorTest.testTimestampAndProcessingTimeQuerying."""
-    harness = harness_of(Querying(PROCESSING))
-    harness.advance_processing_time(17)
-    harness.process(5)
-    harness.advance_processing_time(42)
-    harness.process(6)
-    assert harness.take_output() == [Record("5TIME:17 TS:None", None), Record("6TIME:42 TS:None", None)]
+@both_domains
+def test_timestamp_and_time_querying(domain):
+    """KeyedProcessOperatorTest.testTimestampAndWatermarkQuerying and testTimestampAndProcessingTimeQuerying."""
+    harness = harness_of(Querying(domain))
+    for now, value in ((17, 5), (42, 6)):
+        advance(harness, domain, now)
+        timestamp = value + 7 if domain is EVENT else None
+        harness.process(value, timestamp)
+        assert harness.take_output() == [Record(f"{value}TIME:{now} TS:{timestamp}", timestamp)]
 
 
 @both_stores
-def test_event_time_timers(store):
-    """KeyedProcessOperatorTest.testEventTimeTimers: the output has the timer's timestamp."""
-    harness = harness_of(Triggering(EVENT), store=store)
-    harness.advance_watermark(0)
-    harness.process(17, 42)
-    harness.advance_watermark(5)
-    assert harness.take_output() == [Record(17, 42), Record(1777, 5)]
+@both_domains
+def test_timers_and_the_timestamps_of_their_outputs(store, domain):
+    """KeyedProcessOperatorTest.testEventTimeTimers and testProcessingTimeTimers.
+
+    The output has the timestamp of an event-time timer, and none in processing time.
+    """
+    harness = harness_of(Triggering(domain), store=store)
+    advance(harness, domain, 0)
+    timestamps = (42, 5) if domain is EVENT else (None, None)
+    harness.process(17, timestamps[0])
+    advance(harness, domain, 5)
+    assert harness.take_output() == [Record(17, timestamps[0]), Record(1777, timestamps[1])]
 
 
 @both_stores
-def test_processing_time_timers(store):
-    """KeyedProcessOperatorTest.testProcessingTimeTimers: the output has no timestamp."""
-    harness = harness_of(Triggering(PROCESSING), store=store)
-    harness.process(17)
-    harness.advance_processing_time(5)
-    assert harness.take_output() == [Record(17, None), Record(1777, None)]
-
-
-@both_stores
-def test_event_time_timer_with_state(store):
-    """KeyedProcessOperatorTest.testEventTimeTimerWithState: nothing leaks between keys."""
-    harness = harness_of(TriggeringStateful(EVENT), store=store)
-    harness.advance_watermark(1)
-    harness.process(17, 0)
-    harness.advance_watermark(2)
-    harness.process(42, 1)
-    harness.advance_watermark(6)
-    assert harness.take_output() == [Record("INPUT:17", 0), Record("INPUT:42", 1), Record("STATE:17", 6)]
-    harness.advance_watermark(7)
-    assert harness.take_output() == [Record("STATE:42", 7)]
-
-
-@both_stores
-def test_processing_time_timer_with_state(store):
-    """KeyedProcessOperatorTest.testProcessingTimeTimerWithState."""
-    harness = harness_of(TriggeringStateful(PROCESSING), store=store)
-    harness.advance_processing_time(1)
-    harness.process(17)
-    harness.advance_processing_time(2)
-    harness.process(42)
-    harness.advance_processing_time(6)
-    harness.advance_processing_time(7)
-    assert [r.value for r in harness.take_output()] == ["INPUT:17", "INPUT:42", "STATE:17", "STATE:42"]
+@both_domains
+def test_timers_with_state(store, domain):
+    """KeyedProcessOperatorTest.testEventTimeTimerWithState and testProcessingTimeTimerWithState: keys are apart."""
+    harness = harness_of(TriggeringStateful(domain), store=store)
+    for now, value, timestamp in ((1, 17, 0), (2, 42, 1)):
+        advance(harness, domain, now)
+        harness.process(value, timestamp if domain is EVENT else None)
+    outputs = []
+    for now in (6, 7):
+        advance(harness, domain, now)
+        outputs.append(harness.take_output())
+    times = (0, 1, 6, 7) if domain is EVENT else (None,) * 4
+    values = ("INPUT:17", "INPUT:42", "STATE:17", "STATE:42")
+    records = [Record(value, time) for value, time in zip(values, times, strict=True)]
+    assert outputs == [records[:3], records[3:]]
 
 
 @both_stores
