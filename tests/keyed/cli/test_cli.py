@@ -1,6 +1,7 @@
 """The command line does what it says, and every command and option of it is documented."""
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from docs.generate import ROOT
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main, parser
 from keyed.testing.changelog_conformance import SampleGroup, state_of
+
+COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -65,19 +68,7 @@ def test_errors_are_told(tmp_path, capsys):
     assert "compaction_lag" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("verfy log", "'verfy' is not a command (did you mean 'verify'?): choose from compact, flush"),
-        ("x", "'x' is not a command: choose from compact, flush"),
-        ("--verson", "'--verson' is not an option of keyed (did you mean '--version'?)"),
-        ("scan log t --limt 5", "'--limt' is not an option of keyed scan (did you mean '--limit'?)"),
-        ("scan log t --limt=5", "'--limt' is not an option of keyed scan (did you mean '--limit'?)"),
-        # Not that --key is missing.
-        ("replay log a:b a:c rows --keys shop", "'--keys' is not an option of keyed replay (did you mean '--key'?)"),
-        ("inspect checkpoint --zzzzzz", "'--zzzzzz' is not an option of keyed inspect\n"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), COMMANDS["misspelt names"])
 def test_misspelt_names_are_answered_with_near_ones(capsys, line, message):
     with pytest.raises(SystemExit) as ended:
         main(line.split())

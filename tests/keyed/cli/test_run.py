@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from keyed.tables import read_tables
 from tests.keyed.changelog.kafka import topics
 from tests.support.waiting import until
 
+COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
 SCRIPT = """
 CREATE STREAM readings (sensor STRING KEY, reading INT, at TIMESTAMP) WITH (TIMESTAMP = 'at');
 CREATE TABLE avg_readings AS SELECT sensor, AVG(reading) AS avg, COUNT(*) AS n FROM readings GROUP BY sensor;
@@ -197,20 +199,7 @@ def test_skipped_records_are_counted_by_reason(files, capsys):
     assert "readings: 2 records skipped: no usable timestamp" in err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--input", "readings"], "--input 'readings': give NAME=FILE"),
-        (["--input", "raedings=r.jsonl"], "did you mean readings?"),
-        (["--input", "readings=r.txt"], "must be a file of .jsonl, .json, .csv, .parquet"),
-        (["--input", "readings=nowhere.csv"], "there is no file 'nowhere.csv'"),
-        (["--set", "a"], "--set 'a': give NAME=VALUE"),
-        (["--registry", "http://localhost:8081"], "--registry is for Kafka topics; give --bootstrap too"),
-        (["--until-end"], "--until-end is for Kafka topics; give --bootstrap too"),
-        (["--kafka-setting", "a=b"], "--kafka-setting is for Kafka topics; give --bootstrap too"),
-        (["--bootstrap", "localhost:1"], "readings has no rows: name its topic"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), COMMANDS["bad options of run"])
 def test_bad_options_are_refused(files, capsys, options, message):
     assert main(["run", str(files / "a.sql"), *options]) == 1
     assert message in capsys.readouterr().err

@@ -6,6 +6,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ from keyed.tables import follower
 from keyed.testing import KeyedTestHarness
 from tests.keyed.changelog.kafka import topics
 from tests.support.waiting import until
+
+COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
 
 
 class Sold(keyed.KeyedProcessFunction):
@@ -47,6 +50,11 @@ def said(capsys, *arguments, status=0):
     return capsys.readouterr().out
 
 
+def rows_of(capsys, *arguments):
+    """The lines of JSON that a command prints."""
+    return [json.loads(line) for line in said(capsys, *arguments).splitlines()]
+
+
 def test_tables_are_printed_for_people_and_for_machines(log, capsys):
     assert said(capsys, "tables", log).splitlines() == [
         "table   operator  kind   types       entries  batch",
@@ -57,11 +65,8 @@ def test_tables_are_printed_for_people_and_for_machines(log, capsys):
     assert json.loads(said(capsys, "get", log, "sold", "Die Hard", "--json", "--as-of", "0"))["value"] == 2
     assert json.loads(said(capsys, "get", log, "by_day", "Die Hard", "--entry", "tuesday", "--json"))["value"] == 3
     assert said(capsys, "get", log, "sold", "Alien", status=1)
-    lines = said(capsys, "scan", log, "sold", "--prefix", "D", "--json").splitlines()
-    assert [json.loads(line)["key"] for line in lines] == ["Die Hard"]
-    assert [
-        json.loads(line)["value"] for line in said(capsys, "history", log, "sold", "Die Hard", "--json").splitlines()
-    ] == [5, 2]
+    assert [row["key"] for row in rows_of(capsys, "scan", log, "sold", "--prefix", "D", "--json")] == ["Die Hard"]
+    assert [row["value"] for row in rows_of(capsys, "history", log, "sold", "Die Hard", "--json")] == [5, 2]
     assert said(capsys, "sql", log, "select key, value from sold order by value").splitlines()[1:] == [
         "Heat      1",
         "Die Hard  5",
@@ -110,10 +115,7 @@ def test_columns_of_one_name_are_all_printed_and_no_text_reaches_the_terminal_as
 
 
 def test_changes_are_printed_as_they_come(log, capsys):
-    lines = [
-        json.loads(line)
-        for line in said(capsys, "tail", log, "sold", "--after", "beginning", "--limit", "3").splitlines()
-    ]
+    lines = rows_of(capsys, "tail", log, "sold", "--after", "beginning", "--limit", "3")
     assert [(line["kind"], line["key"], line["new"]) for line in lines] == [
         ("snapshot", "Die Hard", 2),
         ("change", "Heat", 1),
@@ -220,7 +222,7 @@ def panes(tmp_path):
 
 
 def test_what_is_in_a_namespace_is_printed_by_the_name_that_scan_prints(panes, capsys):
-    rows = [json.loads(line) for line in said(capsys, "scan", panes, "panes", "--json").splitlines()]
+    rows = rows_of(capsys, "scan", panes, "panes", "--json")
     assert [row["namespace"] for row in rows] == [None, [0, 10], [10, 20]]
     for row in rows[1:]:
         found = said(capsys, "get", panes, "panes", "a", "--namespace", json.dumps(row["namespace"]), "--json")
@@ -229,8 +231,8 @@ def test_what_is_in_a_namespace_is_printed_by_the_name_that_scan_prints(panes, c
     # Text that looks like a number is text where namespaces are text.
     assert json.loads(said(capsys, "get", panes, "named", "a", "--namespace", "10", "--json"))["value"] == 3
     assert said(capsys, "get", panes, "panes", "a", "--namespace", "[7, 17]", status=1)
-    versions = said(capsys, "history", panes, "panes", "a", "--namespace", "[10, 20]", "--json").splitlines()
-    assert [json.loads(line)["value"] for line in versions] == [3, 2]
+    versions = rows_of(capsys, "history", panes, "panes", "a", "--namespace", "[10, 20]", "--json")
+    assert [version["value"] for version in versions] == [3, 2]
 
 
 def test_clocks_of_versions_are_times_for_people(panes, capsys):
@@ -259,20 +261,12 @@ def test_a_file_of_tokens_that_others_can_read_is_refused(tmp_path, mode, is_ref
         assert _tokens(path) == {"token-of-all-tables-0001": ["*"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "has no tokens; give lines TOKEN TABLE"),
-        ("# TOKEN TABLE\n\n  # another\n", "has no tokens"),
-        ("token-of-all-tables-0001\n", "line 1: give TOKEN TABLE"),
-        ("token-of-all-tables-0001 sold\ntoken-of-all-tables-0001 *\n", "line 2: the token has a line already"),
-    ],
-)
-def test_a_token_file_that_would_give_other_rights_is_refused(tmp_path, text, told):
+@pytest.mark.parametrize(("text", "message"), COMMANDS["files of tokens"])
+def test_a_token_file_that_would_give_other_rights_is_refused(tmp_path, text, message):
     path = tmp_path / "tokens"
     path.touch(0o600)
     path.write_text(text)
-    with pytest.raises(keyed.errors.DefinitionError, match=told):
+    with pytest.raises(keyed.errors.DefinitionError, match=message):
         _tokens(path)
 
 
@@ -297,16 +291,7 @@ def test_a_table_is_replicated_to_delta_once(log, tmp_path, capsys):
     assert deltalake.DeltaTable(place).to_pyarrow_table().num_rows == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give --to-topic kafka://HOST:PORT/TOPIC or --to-delta PATH"),
-        (("--to-topic", "sold"), "--to-topic 'sold': give kafka://HOST:PORT/TOPIC"),
-        (("--to-delta", "x", "--format", "json"), "--format is for --to-topic"),
-        (("--to-topic", "kafka://h:1/t", "--format", "avro"), "--format avro: give --registry URL"),
-        (("--to-topic", "kafka://h:1/t", "--registry", "http://r"), "--registry is for --format avro"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), COMMANDS["destinations of replicate"])
 def test_the_destination_of_a_replication_is_checked(log, capsys, arguments, message):
     assert main(["replicate", log, "sold", *arguments]) == 1
     assert message in capsys.readouterr().err

@@ -22,48 +22,18 @@ def columns(schemas, format_, more=""):
     return {row["column"]: row["type"] for row in answer.rows}
 
 
-@pytest.mark.parametrize("as_text", [False, True])
-def test_columns_of_an_avro_schema(as_text):
-    given = json.dumps(AVRO) if as_text else AVRO
-    assert columns({"in": {"value": given}}, "AVRO") == {
-        "room": "STRING",
-        "degrees": "DOUBLE",
-        "kind": "STRING",
-        "other": "STRING",
-        "at": "TIMESTAMP",
-        "price": "DECIMAL(6, 2)",
-        "tags": "MAP<STRING, ARRAY<INT>>",
-        "place": "STRUCT<floor BIGINT>",
-    }
-
-
-def test_columns_of_a_json_schema():
-    assert columns({"in": {"value": JSON_SCHEMA}}, "JSON_SR") == {
-        "degrees": "DOUBLE",
-        "n": "INT",
-        "m": "BIGINT",
-        "day": "DATE",
-        "price": "DECIMAL(6, 2)",
-        "tags": "MAP<STRING, STRING>",
-        "list": "ARRAY<BOOLEAN>",
-    }
-
-
-def test_columns_of_a_protobuf_schema():
-    schemas = {"in": {"value": PROTOBUF, "references": [PLACE]}}
-    assert columns(schemas, "PROTOBUF") == {
-        "degrees": "DOUBLE",
-        "count": "BIGINT",
-        "kind": "STRING",
-        "parts": "ARRAY<STRUCT<n BIGINT>>",
-        "by_name": "MAP<STRING, STRUCT<n BIGINT>>",
-        "text": "STRING",
-        "raw": "BYTES",
-        "at": "TIMESTAMP",
-        "price": "DECIMAL(6, 2)",
-        "place": "STRUCT<floor INT, name STRING>",
-    }
-    assert columns(schemas, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second'") == {"good": "BOOLEAN"}
+@pytest.mark.parametrize(
+    ("format_", "given"),
+    [
+        ("AVRO", {"value": AVRO}),
+        ("AVRO", {"value": json.dumps(AVRO)}),
+        ("JSON_SR", {"value": JSON_SCHEMA}),
+        ("PROTOBUF", {"value": PROTOBUF, "references": [PLACE]}),
+    ],
+    ids=["avro", "avro as text", "json", "protobuf"],
+)
+def test_columns_of_a_schema(format_, given):
+    assert columns({"in": given}, format_) == READING["columns"][format_]
 
 
 def test_names_are_those_of_the_schema():

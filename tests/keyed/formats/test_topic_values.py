@@ -18,7 +18,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, json_format, message_factory, timestamp_pb2
 
 import keyed
 from keyed.base.schemas import schema_of
@@ -60,31 +60,9 @@ def named(**conf):
 
 def message_class():
     """The class of a message with fields of every form."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="sale.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
-    )
-    color = file.enum_type.add(name="Color")
-    color.value.add(name="RED", number=0)
-    color.value.add(name="BLUE", number=1)
-    sale = file.message_type.add(name="Sale")
-    field = descriptor_pb2.FieldDescriptorProto
-    sale.field.add(name="user", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    sale.field.add(name="amount", number=2, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
-    sale.field.add(
-        name="at", number=3, type=field.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=field.LABEL_OPTIONAL
-    )
-    sale.field.add(name="colors", number=4, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_REPEATED)
-    entry = sale.nested_type.add(name="CountsEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_OPTIONAL)
-    sale.field.add(
-        name="counts", number=5, type=field.TYPE_MESSAGE, type_name=".shop.Sale.CountsEntry", label=field.LABEL_REPEATED
-    )
-    sale.field.add(name="parts", number=6, type=field.TYPE_MESSAGE, type_name=".shop.Sale", label=field.LABEL_REPEATED)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
+    pool.Add(json_format.ParseDict(SCHEMAS["message"], descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Sale"))
 
 

@@ -61,33 +61,9 @@ def test_random_scripts_write_what_duckdb_computes_over_all_rows(spark, seed):
     assert check(seed, spark) is None
 
 
-CONVERTED = """
-CREATE STREAM s_{0} (i INT KEY, b BIGINT, d DOUBLE, e DECIMAL(6, 2), t STRING, y BYTES, f BOOLEAN, day DATE,
-    at TIMESTAMP, l ARRAY<INT>, m MAP<STRING, BIGINT>, c STRUCT<X INT, y ARRAY<TIMESTAMP>>) WITH (FORMAT = 'JSON');
-CREATE STREAM o_{0} AS SELECT * FROM s_{0};
-"""
-EXACT = """CAST(1 AS INT) AS i, 2L AS b, 1.5D AS d, CAST(1.25 AS DECIMAL(6, 2)) AS e, 'a' AS t, X'61' AS y, true AS f,
-    DATE'2026-01-02' AS day, TIMESTAMP'2026-01-02 03:04:05.678Z' AS at, array(1, 2) AS l, map('a', 1L) AS m,
-    named_struct('X', 1, 'y', array(TIMESTAMP'1970-01-01 00:00:01Z')) AS c"""
-#: Columns of other types with the same values.
-ALIKE = """'1' AS I, 2 AS b, CAST(1.5 AS FLOAT) AS d, '1.25' AS e, 'a' AS t, 'YQ==' AS y, '1' AS f, '2026-01-02' AS day,
-    TIMESTAMP_NTZ'2026-01-02 03:04:05.678999' AS at, array(1L, 2L) AS l, map('a', 1) AS m,
-    named_struct('Y', array(DATE'1970-01-01'), 'x', '1') AS c"""
-#: Columns of which each makes the row a bad one.
-BAD = {
-    "i": "3000000000L",
-    "b": "1.5D",
-    "d": "'x'",
-    "e": "12345.6",
-    "t": "CAST(X'FF' AS STRING)",
-    "y": "'?'",
-    "f": "2",
-    "day": "'2026-13-01'",
-    "at": "'soon'",
-    "l": "array(3000000000L)",
-    "m": "map('a', 'b')",
-    "c": "named_struct('X', 1, 'x', 2, 'y', null)",
-}
+#: A declaration; its columns as expressions of Spark with the declared types (``exact``), with others that have the
+#: same values (``alike``), and with values that make the row a bad one (``bad``); and types, with a time and none.
+CONVERSIONS = json.loads(Path(__file__).with_name("spark_conversions.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -105,37 +81,29 @@ def test_columns_are_converted_to_the_declared_types_and_bad_rows_are_counted(sp
         "m": {"a": 1},
         "c": {"X": 1, "y": [1000]},
     }
-    exact = spark.sql(f"SELECT {EXACT}")
-    frames = {"exact": exact, "alike": spark.sql(f"SELECT {ALIKE}")}
-    for name, bad in BAD.items():
-        frames[name] = exact.selectExpr(*(f"{bad} AS {name}" if each == name else each for each in exact.columns))
-    text = "".join(map(CONVERTED.format, frames))
+    exact, wrong = CONVERSIONS["exact"], CONVERSIONS["bad"]
+    columns = {"exact": exact, "alike": CONVERSIONS["alike"]}
+    columns |= {name: exact | {name: expression} for name, expression in wrong.items()}
+    frames = {
+        name: spark.range(1).selectExpr(*(f"{expression} AS {column}" for column, expression in each.items()))
+        for name, each in columns.items()
+    }
+    declared = CONVERSIONS["declared"] + "CREATE STREAM o_{0} AS SELECT * FROM s_{0};"
+    text = "".join(map(declared.format, frames))
     found = sql.script(text, {f"s_{name}": frame for name, frame in frames.items()})
     assert [(each.key, each.value, each.timestamp) for each in found["o_exact"]] == [(1, one, 0)]
     assert [(each.key, each.value) for each in found["o_alike"]] == [(1, one | {"c": {"X": 1, "y": [0]}})]
-    assert {name: len(found[f"o_{name}"]) for name in BAD} == dict.fromkeys(BAD, 0)
-    assert found.skipped == {f"o_{name}": {"bad rows": 1} for name in BAD}
+    assert {name: len(found[f"o_{name}"]) for name in wrong} == dict.fromkeys(wrong, 0)
+    assert found.skipped == {f"o_{name}": {"bad rows": 1} for name in wrong}
     assert found.run is not None
-    assert {name: found.run.metrics[f"o_{name}"]["rows_bad"] for name in BAD} == dict.fromkeys(BAD, 1)
-
-
-TIMED = """
-CREATE STREAM s_{0} (k STRING KEY, at {1}) WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
-CREATE STREAM o_{0} AS SELECT k, at FROM s_{0};
-"""
+    assert {name: found.run.metrics[f"o_{name}"]["rows_bad"] for name in wrong} == dict.fromkeys(wrong, 1)
 
 
 @pytest.mark.slow
 def test_times_of_each_type_are_the_times_of_rows_and_rows_without_one_are_counted(spark):
-    cases = [
-        ("TIMESTAMP", "TIMESTAMP'1970-01-01 00:00:01Z'", "CAST(null AS TIMESTAMP)"),
-        ("TIMESTAMP", "TIMESTAMP_NTZ'1970-01-01 00:00:01'", "TIMESTAMP_NTZ'1969-12-31 00:00:00'"),
-        ("TIMESTAMP", "'1970-01-01T00:00:01Z'", "'soon'"),
-        ("BIGINT", "1000L", "-1L"),
-        ("BIGINT", "'1000'", "'x'"),
-        ("BIGINT", "1000L", "4102444800000L"),
-    ]
-    text = "".join(TIMED.format(number, declared) for number, (declared, *_) in enumerate(cases))
+    cases, timed = CONVERSIONS["times"], "CREATE STREAM o_{0} AS SELECT k, at FROM s_{0};"
+    timed = "CREATE STREAM s_{0} (k STRING KEY, at {1}) WITH (FORMAT = 'JSON', TIMESTAMP = 'at');" + timed
+    text = "".join(timed.format(number, declared) for number, (declared, *_) in enumerate(cases))
     frames = {
         f"s_{number}": spark.range(2).selectExpr("'a' AS k", f"IF(id = 0, {good}, {bad}) AS at")
         for number, (_, good, bad) in enumerate(cases)
