@@ -1,5 +1,6 @@
 """Scripts over streams and outputs of the Python API."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -9,25 +10,15 @@ import pytest
 import keyed
 from keyed import sql
 from keyed.errors import DefinitionError
+from tests.support.sql_files import read_scripts
 
+SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 ROWS: list[dict[str, Any]] = [
     {"title": title, "price": price, "at": at}
     for title, price, at in [("a", 1, 0), ("b", 2, 1000), ("a", 3, 2000), ("a", 5, 3_700_000)]
 ]
-DOUBLED = """
-CREATE STREAM doubled (title STRING KEY, price INT, tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
-CREATE STREAM titles (title STRING KEY, name STRING) WITH (FORMAT = 'JSON');
-CREATE TABLE named AS SELECT title, LATEST_BY_OFFSET(name) AS name FROM titles GROUP BY title;
-CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income FROM doubled GROUP BY title;
-CREATE TABLE hourly AS SELECT title, COUNT(*) AS n FROM doubled
-    WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 0 SECONDS) GROUP BY title EMIT FINAL;
-CREATE STREAM sales AS SELECT s.title AS title, price, n.name AS name
-    FROM doubled s LEFT JOIN named n ON s.title = n.title;
-"""
-TIMED = """
-CREATE STREAM sales (title STRING KEY, price INT, at BIGINT) WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
-CREATE TABLE sold AS SELECT title, COUNT(*) AS n FROM sales GROUP BY title;
-"""
+DOUBLED = SCRIPTS["bound_streams"]
+TIMED = SCRIPTS["timed_sales"]
 
 
 class Doubled(keyed.KeyedProcessFunction):
@@ -145,11 +136,7 @@ def test_a_function_of_the_user_may_change_its_arguments():
         return tags.pop()
 
     sql.register("last_tag", last, takes=["ARRAY<STRING>"], returns="STRING")
-    text = """
-    CREATE STREAM s (k STRING KEY, tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
-    CREATE STREAM one AS SELECT k, LAST_TAG(tags) AS t, tags FROM s;
-    CREATE STREAM two AS SELECT k, LAST_TAG(tags) AS t, tags FROM one;
-    """
+    text = SCRIPTS["a_function_called_twice"]
     found = sql.script(text, {"s": [{"k": "a", "tags": ["x", "y"]}]})
     for name in ("one", "two"):
         assert found[name][0].value == {"t": "y", "tags": ["x", "y"]}
@@ -175,11 +162,7 @@ class Gathered(keyed.AggregateFunction):
 @pytest.mark.parametrize("rows_per_batch", [1, 10])
 def test_the_row_before_a_change_is_not_that_after_it(rows_per_batch):
     sql.register("gathered", Gathered, takes=["INT"], returns="ARRAY<INT>")
-    text = """
-    CREATE STREAM s (k STRING KEY, a INT) WITH (FORMAT = 'JSON');
-    CREATE TABLE lists AS SELECT k, GATHERED(a) AS l FROM s GROUP BY k;
-    CREATE TABLE sizes AS SELECT ARRAY_LENGTH(l) AS size, COUNT(*) AS n FROM lists GROUP BY ARRAY_LENGTH(l);
-    """
+    text = SCRIPTS["lists_and_their_sizes"]
     rows = [{"k": key, "a": number} for number, key in enumerate("abaa")]
     found = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
     assert found.table("sizes") == {1: {"n": 1}, 3: {"n": 1}}

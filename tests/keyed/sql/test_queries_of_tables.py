@@ -2,6 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
@@ -9,7 +10,9 @@ import pytest
 import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
+from tests.support.sql_files import read_scripts
 
+SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 SALES = "CREATE STREAM sales (title STRING KEY, price INT) WITH (FORMAT = 'JSON');"
 SOLD = SALES + "CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income FROM sales GROUP BY title;"
 
@@ -269,12 +272,7 @@ def test_key_namespace_and_expires_are_columns_of_a_table_that_star_leaves_out(t
 
 
 def test_times_of_a_day_are_times_in_pull_and_push_queries(tmp_path):
-    text = """CREATE STREAM s (k TIME KEY, t TIME, u STRUCT<m MAP<STRING, TIME>, l ARRAY<TIME>>) WITH (FORMAT = 'JSON');
-        CREATE TABLE latest AS SELECT k, LATEST_BY_OFFSET(t) AS t, LATEST_BY_OFFSET(u) AS u FROM s GROUP BY k;
-        CREATE TABLE w AS SELECT k, MAX(t) AS t FROM s WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY k;
-        CREATE TABLE first AS SELECT k, t FROM s QUALIFY row_number() OVER (PARTITION BY k ORDER BY t) <= 1;
-        CREATE TABLE given (k TIME PRIMARY KEY, t TIME) WITH (FORMAT = 'JSON');
-        CREATE TABLE copied AS SELECT k, t FROM given;"""
+    text = SCRIPTS["times_of_a_day"]
     noon, quarter = dt.time(12), dt.time(1, 15, 2, 3000)
     times = [noon, None]
     parts = {"m": {"a": quarter}, "l": times}

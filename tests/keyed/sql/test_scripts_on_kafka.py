@@ -2,9 +2,8 @@
 
 import json
 import struct
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -13,15 +12,13 @@ from keyed import sql
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import schema_registry
+from tests.support.sql_files import read_scripts
 from tests.support.waiting import until
 
+SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 #: The hour that has begun: Kafka would delete and compact records of 1970.
 NOW = int(time.time()) // 3600 * 3_600_000
-SOLD = """
-CREATE STREAM sales (title STRING KEY, tickets INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
-CREATE TABLE sold WITH (KAFKA_TOPIC = '{sold}') AS
-    SELECT title, SUM(tickets) AS n FROM sales GROUP BY title HAVING SUM(tickets) < 10;
-"""
+SOLD = SCRIPTS["sold"]
 
 
 def send(kafka, topic, *records):
@@ -86,23 +83,14 @@ def test_a_table_is_written_record_by_record_and_goes_on(kafka, made, run):
 
 def test_rows_given_to_a_stream_do_not_take_the_partitions_of_a_topic_that_it_does_not_name(kafka, made, run):
     other, target = made(3), topics.new_topic()
-    text = f"""
-    CREATE STREAM "{other}" (title STRING KEY, n INT) WITH (FORMAT = 'JSON');
-    CREATE STREAM sent WITH (KAFKA_TOPIC = '{target}', FORMAT = 'JSON') AS SELECT title, n FROM "{other}";
-    """
+    text = SCRIPTS["rows_to_a_topic"].format(other=other, target=target)
     run(text, {other: [{"title": str(number), "n": number} for number in range(9)]})
     assert len(received(kafka, target, 1)) == 9
 
 
 def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
     sales, films = made(2, 1)
-    text = f"""
-    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
-    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING, at BIGINT)
-        WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON', TIMESTAMP = 'at');
-    CREATE STREAM joined AS SELECT sales.title AS title, n, genre
-        FROM sales LEFT JOIN films ON sales.title = films.title;
-    """
+    text = SCRIPTS["sales_with_films_by_time"].format(sales=sales, films=films)
     send(kafka, sales, *((b"Big", json.dumps({"n": n}).encode(), n, n % 2) for n in (1, 3, 5, 7, 9, 2, 4, 6, 8)))
     send(kafka, films, *((b"Big", json.dumps({"genre": g, "at": at}).encode(), 0) for g, at in (("a", 3), ("b", 6))))
     found = [(each.value["n"], each.value["genre"]) for each in run(text)["joined"]]
@@ -111,10 +99,7 @@ def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
 
 def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, made, run):
     source = made(2)
-    text = f"""
-    CREATE STREAM s (k STRING KEY, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM o AS SELECT k, n FROM s;
-    """
+    text = SCRIPTS["numbers"].format(source=source)
     send(kafka, source, *((b"a", json.dumps({"n": n}).encode(), n + 1, n // 4) for n in range(8)))
     found: list[int | None] = []
 
@@ -140,10 +125,7 @@ def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, made, run
 )
 def test_records_have_the_bytes_of_their_formats(kafka, made, run, formats, key, value):
     source, target = made(1), topics.new_topic()
-    text = f"""
-    CREATE STREAM s (id BIGINT KEY, a STRING, b DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{source}', {formats});
-    CREATE STREAM t WITH (KAFKA_TOPIC = '{target}', RETENTION_MS = -1) AS SELECT * FROM s;
-    """
+    text = SCRIPTS["decimals_copied"].format(source=source, formats=formats, target=target)
     send(kafka, source, (key, value, 3), (key, None, 4), (None, value, 5), (b"\xff", value, 6), (key, b"\xff", 7))
     # A record without a value is no row of a stream.
     assert run(text).skipped["s"] == {"the format cannot read them": 3}
@@ -152,23 +134,13 @@ def test_records_have_the_bytes_of_their_formats(kafka, made, run, formats, key,
 
 def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, made, run, tmp_path):
     source, hours, sessions = made(1), topics.new_topic(), topics.new_topic()
-    text = f"""
-    CREATE STREAM s (id STRING KEY, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
-    CREATE TABLE hours WITH (KAFKA_TOPIC = '{hours}') AS
-        SELECT id, COUNT(*) AS c FROM s WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY id;
-    CREATE TABLE sessions WITH (KAFKA_TOPIC = '{sessions}') AS
-        SELECT id, COUNT(*) AS c FROM s WINDOW SESSION (1 MINUTE) GROUP BY id;
-    """
+    text = SCRIPTS["counts_of_hours_and_sessions"].format(source=source, hours=hours, sessions=sessions)
     send(kafka, source, (b"a", b'{"n": 1}', NOW), (b"a", b'{"n": 1}', NOW + 5))
     run(text, rows_per_batch=1)
     start, end = struct.pack(">q", NOW), struct.pack(">q", NOW + 5)
     assert received(kafka, hours) == [(b"a" + start, b'{"c":1}', NOW), (b"a" + start, b'{"c":2}', NOW + 5)]
     assert received(kafka, sessions)[-1] == (b"a" + end + start, b'{"c":2}', NOW + 5)
-    read = """
-    CREATE STREAM w (id STRING KEY, c INT)
-        WITH (KAFKA_TOPIC = '{}', VALUE_FORMAT = 'JSON', {});
-    CREATE STREAM t AS SELECT id, WINDOWSTART AS s, WINDOWEND AS e, c FROM w WHERE c = 2;
-    """
+    read = SCRIPTS["windows_read_again"]
     for topic, window, ends in (
         (hours, "WINDOW_TYPE = 'TUMBLING', WINDOW_SIZE = '1 HOUR'", NOW + 3_600_000),
         (sessions, "WINDOW_TYPE = 'SESSION'", NOW + 5),
@@ -204,16 +176,9 @@ def test_all_types_go_through_a_format_and_back(kafka, made, run, tmp_path, form
     send(kafka, source, (struct.pack(">i", 3), json.dumps(VALUES).encode(), 8), (struct.pack(">i", 4), b'{"i": 6}', 9))
     with schema_registry() as registry:
         given = {"registry": registry.url}
-        write = f"""
-        CREATE STREAM a (id INT KEY, {TYPES}) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
-        CREATE STREAM b WITH (KAFKA_TOPIC = '{coded}', FORMAT = '{format_}', RETENTION_MS = -1) AS SELECT * FROM a;
-        """
+        write = SCRIPTS["all_types_written"].format(types=TYPES, source=source, coded=coded, format=format_)
         run(write, **given)
-        read = f"""
-        CREATE STREAM a (id INT KEY, {TYPES}) WITH (KAFKA_TOPIC = '{coded}', FORMAT = '{format_}');
-        CREATE STREAM b WITH (RETENTION_MS = -1, KAFKA_TOPIC = '{plain}', KEY_FORMAT = 'KAFKA', VALUE_FORMAT = 'JSON')
-            AS SELECT * FROM a;
-        """
+        read = SCRIPTS["all_types_read"].format(types=TYPES, coded=coded, format=format_, plain=plain)
         run(read, checkpoint=tmp_path / "second", **given)
         subjects = {f"{coded}-key", f"{coded}-value"}
         assert registry.subjects.keys() == (subjects if format_ in ("JSON_SR", "AVRO", "PROTOBUF") else set())
@@ -227,10 +192,7 @@ def test_all_types_go_through_a_format_and_back(kafka, made, run, tmp_path, form
 
 def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_ends_the_run(kafka, made, run):
     source = made(1)
-    text = f"""
-    CREATE STREAM a (id INT KEY, x INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'AVRO');
-    CREATE STREAM b AS SELECT * FROM a;
-    """
+    text = SCRIPTS["avro_read"].format(source=source)
     with schema_registry() as registry:
         number = registry.registered(
             "other", {"schema": '{"type":"record","name":"r","fields":[{"name":"x","type":"int"}]}'}
@@ -248,11 +210,7 @@ def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_e
 
 def test_numbers_that_would_fill_the_memory_are_skipped(kafka, made, run):
     source = made(1)
-    text = f"""
-    CREATE STREAM a (id STRING KEY, x BIGINT, at TIMESTAMP)
-        WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON', TIMESTAMP = 'at');
-    CREATE STREAM b AS SELECT id, x FROM a;
-    """
+    text = SCRIPTS["numbers_with_times"].format(source=source)
     values = [b'{"x":1e999999999,"at":1}', b'{"x":1,"at":1e30}', b"[" * 100_000, b'{"x":1,"at":1}', b'{"x":2,"at":2}']
     send(kafka, source, *((b"k", value, 5) for value in values))
     result = run(text)
@@ -262,10 +220,7 @@ def test_numbers_that_would_fill_the_memory_are_skipped(kafka, made, run):
 
 def test_headers_partitions_and_offsets_are_columns(kafka, made, run):
     source = made(2)
-    text = f"""
-    CREATE STREAM a (x INT, h BYTES HEADER('h')) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM b AS SELECT x, h, ROWPARTITION AS p, ROWOFFSET AS o, ROWTIME AS t FROM a;
-    """
+    text = SCRIPTS["headers_and_offsets"].format(source=source)
     topics.produce_all(kafka, source, 1, [(None, b'{"x":1}', None), (None, b'{"x":2}', [("h", b"\x01")])])
     found = [each.value for each in run(text)["b"]]
     assert [(each["x"], each["h"], each["p"], each["o"]) for each in found] == [(1, None, 1, 0), (2, b"\x01", 1, 1)]
@@ -275,11 +230,7 @@ def test_headers_partitions_and_offsets_are_columns(kafka, made, run):
 def test_files_and_topics_are_read_together(kafka, made, run, tmp_path):
     sales = made(1)
     (tmp_path / "films.jsonl").write_text('{"title": "Big", "genre": "comedy"}\n')
-    text = f"""
-    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
-    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (FORMAT = 'JSON');
-    CREATE STREAM joined AS SELECT sales.title AS title, n, genre FROM sales JOIN films ON sales.title = films.title;
-    """
+    text = SCRIPTS["sales_with_films"].format(sales=sales)
     send(kafka, sales, (b"Big", b'{"n":1}', 5))
     given = {"films": str(tmp_path / "films.jsonl")}
     assert [each.value["genre"] for each in run(text, given)["joined"]] == ["comedy"]
@@ -311,43 +262,9 @@ def test_a_script_that_is_started_follows_its_topics_until_it_is_stopped(kafka, 
         assert tables.sql("select title, n from sold").to_pylist() == []
 
 
-@pytest.mark.slow
-def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, made, tmp_path):
-    source, copies, counts = made(2), topics.new_topic(), topics.new_topic()
-    (tmp_path / "a.sql").write_text(f"""
-    CREATE STREAM s (id BIGINT, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM copies WITH (KAFKA_TOPIC = '{copies}') AS SELECT id FROM s;
-    CREATE TABLE counts WITH (KAFKA_TOPIC = '{counts}') AS SELECT n, COUNT(*) AS c FROM s GROUP BY n;
-    """)
-    command = [sys.executable, "-m", "keyed.cli", "run", str(tmp_path / "a.sql"), "--bootstrap", kafka]
-    command += ["--checkpoint", str(tmp_path / "state"), "--rows-per-batch", "7"]
-    numbers = lambda: [json.loads(value)["id"] for _, value, _ in received(kafka, copies, 2)]  # noqa: E731
-    for round_ in range(3):
-        first = round_ * 100
-        rows = [(None, json.dumps({"id": n, "n": n % 3}).encode(), NOW + n, n % 2) for n in range(first, first + 100)]
-        send(kafka, source, *rows)
-        process = subprocess.Popen(command)
-        until(lambda: (topics.made(kafka, copies) and len(numbers()) > first) or process.poll() is not None)  # noqa: B023
-        process.kill()
-        assert process.wait() == -9
-    assert subprocess.run([*command, "--until-end"], check=True, capture_output=True).stdout == b""
-    assert sorted(numbers()) == list(range(300))
-    found = [(key, json.loads(value)["c"]) for key, value, _ in received(kafka, counts, 2)]
-    for number in range(3):
-        # A batch emits one change of a key, and none comes twice.
-        changes = [count for key, count in found if key == struct.pack(">i", number)]
-        assert changes == sorted(set(changes))
-        assert changes[-1] == 100
-
-
 def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start(kafka, made, run):
     sales, films = made(1, 1)
-    text = f"""
-    SET 'auto.offset.reset' = 'latest';
-    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
-    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM joined AS SELECT sales.title AS title, n, genre FROM sales JOIN films ON sales.title = films.title;
-    """
+    text = SCRIPTS["from_the_latest"].format(sales=sales, films=films)
     send(kafka, films, (b"Big", b'{"genre":"a"}', 1))
     send(kafka, sales, (b"Big", b'{"n":1}', 2))
     assert run(text)["joined"] == []
@@ -358,13 +275,7 @@ def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start
 def test_insert_into_writes_the_topic_of_its_stream(kafka, made, run):
     first, second, target = made(1, 1), topics.new_topic(), topics.new_topic()
     first, second = first
-    text = f"""
-    CREATE STREAM a (id STRING KEY, x INT) WITH (KAFKA_TOPIC = '{first}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM b (id STRING KEY, x INT) WITH (KAFKA_TOPIC = '{second}', VALUE_FORMAT = 'JSON');
-    CREATE STREAM both WITH (KAFKA_TOPIC = '{target}', PARTITIONS = 3, RETENTION_MS = -1) AS SELECT * FROM a;
-    INSERT INTO both SELECT * FROM b;
-    CREATE TABLE counts AS SELECT id, COUNT(*) AS n FROM both GROUP BY id;
-    """
+    text = SCRIPTS["two_streams_into_one"].format(first=first, second=second, target=target)
     send(kafka, first, (b"k", b'{"x":1}', 1))
     send(kafka, second, (b"k", b'{"x":2}', 2))
     assert run(text).table("counts") == {"k": {"n": 2}}

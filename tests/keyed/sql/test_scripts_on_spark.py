@@ -13,7 +13,9 @@ from keyed.errors import CheckpointError, DefinitionError
 from keyed.sql.bound_streams import check_executors
 from tests.keyed.sql.random_scripts import check
 from tests.keyed.sql.test_planner import Detect
+from tests.support.sql_files import read_scripts
 
+SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 #: Scripts with the columns and rows of their inputs, options of the run in this process, and the rows that are skipped
 #: on Spark and here.
 CASES = json.loads(Path(__file__).with_name("spark_scripts.json").read_text(encoding="utf-8"))
@@ -116,11 +118,7 @@ def test_times_of_each_type_are_the_times_of_rows_and_rows_without_one_are_count
 
 @pytest.mark.slow
 def test_rows_in_which_an_expression_fails_or_that_are_late_are_counted_by_query(spark, tmp_path):
-    text = """
-    CREATE STREAM s (k STRING KEY, n INT) WITH (FORMAT = 'JSON');
-    CREATE STREAM u AS SELECT k, CAST(k AS INT) + n AS n FROM s;
-    CREATE TABLE t AS SELECT k, COUNT(*) AS n FROM s WINDOW TUMBLING (SIZE 1 SECOND, GRACE PERIOD 0 SECONDS) GROUP BY k;
-    """
+    text = SCRIPTS["failing_and_late"]
     (tmp_path / "in").mkdir()
     for at, key in ((9000, "a"), (100, "2")):
         (tmp_path / "in" / f"{at}.json").write_text(json.dumps({"k": key, "n": 1, "rowtime": at}) + "\n")
@@ -175,13 +173,7 @@ def test_executors_without_duckdb_or_with_another_version_are_an_error_at_the_st
 
 @pytest.mark.slow
 def test_records_of_topics_are_decoded_by_the_workers(spark):
-    text = """
-    CREATE STREAM s (id BIGINT KEY, title STRING, at BIGINT, kind BYTES HEADER('kind'))
-        WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
-    CREATE TABLE t (title STRING PRIMARY KEY, genre STRING) WITH (VALUE_FORMAT = 'JSON');
-    CREATE STREAM places AS SELECT id, kind, ROWPARTITION AS part, ROWOFFSET AS place FROM s;
-    CREATE STREAM named AS SELECT s.title AS title, id, genre FROM s LEFT JOIN t ON s.title = t.title;
-    """
+    text = SCRIPTS["decoded_by_workers"]
     columns = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
     columns += ", headers array<struct<key: string, value: binary>>"
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

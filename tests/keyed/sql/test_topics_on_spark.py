@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -18,23 +19,14 @@ from tests.keyed.changelog.kafka import topics
 from tests.keyed.sql.test_scripts_on_kafka import received, send
 from tests.support.jars import CONNECTOR, fetch
 from tests.support.schema_registry import schema_registry
+from tests.support.sql_files import read_scripts
 from tests.support.waiting import until
 
+SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 NOW = int(time.time()) // 3600 * 3_600_000
 #: More kills: ``KEYED_SPARK_KILLS=20 pytest tests/keyed/sql/test_topics_on_spark.py -k killed``.
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "2"))
-SCRIPT = """
-CREATE STREAM sales (id BIGINT KEY, title STRING, tickets INT, at BIGINT, kind BYTES HEADER('kind'))
-    WITH (KAFKA_TOPIC = '{sales}', FORMAT = '{format}', TIMESTAMP = 'at');
-CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON');
-CREATE TABLE sold WITH (KAFKA_TOPIC = '{sold}', RETENTION_MS = -1) AS
-    SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales GROUP BY title HAVING SUM(tickets) < 10;
-CREATE TABLE hourly AS SELECT title, COUNT(*) AS n FROM sales
-    WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 0 SECONDS) GROUP BY title EMIT FINAL;
-CREATE STREAM read AS SELECT s.title AS title, id, kind, ROWTIME AS time, genre
-    FROM sales s LEFT JOIN films f ON s.title = f.title;
-CREATE STREAM places AS SELECT id, kind, ROWPARTITION AS part, ROWOFFSET AS place FROM sales;
-"""
+SCRIPT = SCRIPTS["all_kinds_over_topics"]
 SALES = [(7, "Big", 4, NOW), (8, "Rio", 1, NOW + 1000), (9, "Big", 7, NOW + 2000), (9, "Big", 1, NOW + 3_700_000)]
 
 
@@ -160,8 +152,8 @@ def test_a_file_of_statements_is_deployed(kafka, given, tmp_path, has_package):
 
 
 @pytest.mark.slow
-@pytest.mark.long
-def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp_path):
+@pytest.mark.parametrize("runtime", ["local", pytest.param("spark", marks=pytest.mark.long)])
+def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp_path, runtime):
     source, copies, counts = (topics.new_topic() for _ in range(3))
     topics.create(kafka, source, 2, retention_ms=-1)
     (tmp_path / "a.sql").write_text(f"""
@@ -169,14 +161,13 @@ def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp
     CREATE STREAM copies WITH (KAFKA_TOPIC = '{copies}') AS SELECT id, n FROM s;
     CREATE TABLE counts WITH (KAFKA_TOPIC = '{counts}') AS SELECT n, COUNT(*) AS c FROM s GROUP BY n;
     """)
-    jars = ",".join(map(str, fetch(CONNECTOR)))
-    command = [sys.executable, "-m", "keyed.cli", "run", "a.sql", "--bootstrap", kafka, "--runtime", "spark"]
-    command += ["--checkpoint", "state"]
-    given: dict[str, Any] = {
-        "cwd": tmp_path,
-        "env": os.environ | {"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"},
-        "stdout": subprocess.DEVNULL,
-    }
+    command = [sys.executable, "-m", "keyed.cli", "run", "a.sql", "--bootstrap", kafka, "--checkpoint", "state"]
+    given: dict[str, Any] = {"cwd": tmp_path, "env": dict(os.environ), "stdout": subprocess.DEVNULL}
+    if runtime == "spark":
+        command += ["--runtime", "spark"]
+        given["env"]["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, fetch(CONNECTOR)))} pyspark-shell"
+    else:
+        command += ["--rows-per-batch", "7"]
     ids = lambda: [int(key) for key, _, _ in received(kafka, copies, 2)]  # noqa: E731
     for number in range(KILLS):
         first = number * 100

@@ -228,28 +228,6 @@ def test_a_follower_that_missed_batches_says_so(tmp_path, job, caplog):
         assert (reader.resets, reader.copy) == (1, contents(tables))
 
 
-def test_another_jobs_changelog_is_refused_and_nothing_of_it_is_shown(tmp_path, job):
-    with poll_tables(job.log, tmp_path / "tables") as tables:
-        before, followed = contents(tables), tables.positions["Count"].log_id
-    (tmp_path / "other").mkdir()
-    other = Job(tmp_path / "other")
-    other.run(50)
-    header = other.log.header()
-    assert header is not None
-    with open_tables(other.log, tmp_path / "tables") as tables:
-        for _ in range(2):
-            with pytest.raises(keyed.errors.ChangelogDiverged) as refused:
-                tables.poll()
-            for named in (followed, header.log_id, str(other.log), "another folder for the tables"):
-                assert named in str(refused.value)
-        assert contents(tables) == before
-    with pytest.raises(keyed.errors.ChangelogDiverged):
-        open_tables(other.log, tmp_path / "tables").start()
-    # The first one goes on, and another folder takes the other one.
-    with open_tables(job.log, tmp_path / "tables") as tables, open_tables(other.log, tmp_path / "others") as others:
-        assert (contents(tables.start()), contents(others.start())) == (before, folded(other.log))
-
-
 def test_jobs_that_were_restored_one_from_another_are_followed_though_one_was_missed(tmp_path, job):
     with poll_tables(job.log, tmp_path / "tables"):
         pass

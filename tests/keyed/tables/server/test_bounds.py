@@ -30,6 +30,7 @@ from tests.support.limits import patient
 from tests.support.tables import followed, worker_processes
 from tests.support.waiting import until
 
+HOSTILE = Path(__file__).parents[1] / "hostile_queries.json"
 ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
 SLOW = "select count(*) from range(100000000000) a, range(1000) b"
 
@@ -467,15 +468,7 @@ def test_a_query_ends_where_its_server_is_gone(tables):
 
 
 def test_settings_of_a_query_show_no_path_of_the_server(tables):
-    queries = [
-        "select * from duckdb_settings()",
-        "select * from duckdb_databases()",
-        "select * from duckdb_extensions()",
-        "select * from duckdb_secrets()",
-        "select * from read_csv('x')",
-    ]
     with client_of(tables) as ask:
-        for query in queries:
+        for query in json.loads(HOSTILE.read_text(encoding="utf-8"))["listings"]:
             text = ask.post("/sql", json={"query": query}).text
-            for path in (Path.home(), Path.cwd(), tables.path):
-                assert str(path) not in text
+            assert not [path for path in (Path.home(), Path.cwd(), tables.path) if str(path) in text]

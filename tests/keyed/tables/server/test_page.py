@@ -49,6 +49,15 @@ def job(tmp_path_factory):
         yield harness, tables
 
 
+SEARCH = "Key, or what it begins with"
+
+
+def look_up(page, label, text):
+    """Fill in a field, and look up."""
+    page.get_by_label(label).fill(text)
+    page.get_by_role("button", name="Look up").click()
+
+
 def test_a_table_is_searched_and_followed(job, page):
     harness, tables = job
     with served(tables, status=lambda: {"Cinemas": 3}) as address:
@@ -63,16 +72,13 @@ def test_a_table_is_searched_and_followed(job, page):
         harness.process(("Die Hard", 10))
         row = page.get_by_role("row").filter(has_text="Die Hard").filter(has_text="16")
         row.first.wait_for()
-        page.get_by_label("Key, or what it begins with").fill("Die Hard")
-        page.get_by_role("button", name="Look up").click()
+        look_up(page, SEARCH, "Die Hard")
         page.locator(".chart canvas").wait_for()
         until(lambda: page.locator(".value").inner_text() == "16")
-        page.get_by_label("As of batch").fill("1")
-        page.get_by_role("button", name="Look up").click()
+        look_up(page, "As of batch", "1")
         until(lambda: page.locator(".value").count() and page.locator(".value").inner_text() == "3")
         assert "as_of=1" in page.url
-        page.get_by_label("As of batch").fill("77")
-        page.get_by_role("button", name="Look up").click()
+        look_up(page, "As of batch", "77")
         page.get_by_role("alert").filter(has_text="newest batch").first.wait_for()
 
 
@@ -234,7 +240,7 @@ def test_the_start_of_a_window_is_a_time(tmp_path, page):
 def test_the_search_ignores_case_and_completes_names(replayed, page):
     with served(replayed) as address:
         page.goto(f"{address}/?view=tables&table=number")
-        search = page.get_by_label("Key, or what it begins with")
+        search = page.get_by_label(SEARCH)
         for text, names in (
             ("ip", ["IPad", "iPhone"]),
             ("DIE", ["Die Hard", "die Welle"]),
@@ -244,19 +250,16 @@ def test_the_search_ignores_case_and_completes_names(replayed, page):
             search.fill(text)
             lists(page, "datalist option", "value", names)
         for text, names in (("DIE", ["Die Hard", "die Welle"]), ("z", ["ZOË", "Zoë", "zebra"]), ("q", [])):
-            search.fill(text)
-            page.get_by_role("button", name="Look up").click()
+            look_up(page, SEARCH, text)
             lists(page, "tbody td:first-child a", "innerText", names)
         # The changes are listed after the entries, and what is shown then stays.
         page.get_by_role("heading", name="Last changes").wait_for()
         assert page.get_by_text("No key begins with this.").is_visible()
         assert page.get_by_role("alert").count() == 0
-        search.fill("die hard")
-        page.get_by_role("button", name="Look up").click()
+        look_up(page, SEARCH, "die hard")
         page.get_by_role("heading", name="Die Hard", exact=True).wait_for()
         # Where two keys differ by case alone, the one that was typed is shown.
-        search.fill("ZOË")
-        page.get_by_role("button", name="Look up").click()
+        look_up(page, SEARCH, "ZOË")
         page.get_by_role("heading", name="ZOË", exact=True).wait_for()
 
 

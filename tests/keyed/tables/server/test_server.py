@@ -367,17 +367,6 @@ def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
     assert [(change["namespace"], change["old"], change["new"]) for change in found] == [([0, 10], 0, 7), (None, 7, 8)]
 
 
-def test_streams_are_limited(job):
-    with (
-        client_of(job[1], limits=patient(streams=1)) as client,
-        client.stream("GET", "/tables/count/changes") as stream,
-    ):
-        came = events(stream.iter_lines())
-        next(came)
-        assert client.get("/tables/count/changes").status_code == 503
-        assert "keyed_streams 1" in client.get("/metrics").text
-
-
 def test_a_reader_that_takes_nothing_is_dropped_and_counted(job):
     harness, tables = job
     with served(tables, limits=patient(send_seconds=0.5)) as address:
