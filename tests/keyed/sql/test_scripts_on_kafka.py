@@ -19,6 +19,9 @@ SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 #: The hour that has begun: Kafka would delete and compact records of 1970.
 NOW = int(time.time()) // 3600 * 3_600_000
 SOLD = SCRIPTS["sold"]
+TYPES, VALUES = json.loads(Path(__file__).with_name("expressions.json").read_text(encoding="utf-8"))[
+    "values of all types"
+]
 
 
 def send(kafka, topic, *records):
@@ -147,27 +150,6 @@ def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, made, run
     ):
         [found] = run(read.format(topic, window), checkpoint=tmp_path / topic)["t"]
         assert (found.key, found.window, found.value["e"]) == ("a", (NOW, ends), ends)
-
-
-TYPES = """
-b BOOLEAN, i INT, l BIGINT, d DOUBLE, m DECIMAL(6, 2), s STRING, y BYTES, day DATE, clock TIME, at TIMESTAMP,
-many ARRAY<INT>, named MAP<STRING, DOUBLE>, deep STRUCT<x INT, y STRUCT<z STRING>, each ARRAY<STRING>>
-"""
-VALUES = {
-    "b": True,
-    "i": -5,
-    "l": 2**40,
-    "d": 1.5,
-    "m": "-12.50",
-    "s": "ä",
-    "y": "AAH/",
-    "day": 20_000,
-    "clock": 3_723_004,
-    "at": 1_767_225_600_123,
-    "many": [1, 2],
-    "named": {"k": 0.5},
-    "deep": {"x": 1, "y": {"z": "q"}, "each": ["r"]},
-}
 
 
 @pytest.mark.parametrize("format_", ["JSON_SR", "AVRO", "PROTOBUF", "PROTOBUF_NOSR", "JSON"])
