@@ -21,10 +21,15 @@ from tests.acceptance.support import (
 )
 
 
+class States(Told):
+    bag = ListState(str)
+    members = MapState(str, None)
+
+
 @both_stores
 @pytest.mark.parametrize(("case", "domain"), with_domains(read_cases("beam_timers.json")))
 def test_a_case_holds(store, case, domain):
-    Case(case, store=store, domain=domain).run()
+    Case(case, States, store=store, domain=domain).run()
 
 
 @both_stores
@@ -93,86 +98,6 @@ def test_names_and_domains_that_are_none():
     with pytest.raises(DefinitionError, match="TimeDomain"):
         harness.timers(lambda t: t.set_timer("x", 5, "event_time"))
     assert pending(harness) == []
-
-
-class Buffer(KeyedProcessFunction):
-    """userstate_test's SimpleTestStatefulDoFn."""
-
-    buffer = ListState(bytes)
-
-    def process_element(self, value, ctx):
-        self.buffer.add(b"A" + str(value[1]).encode())
-        ctx.timer_service().set_timer("expiry", 20)
-
-    def on_timer(self, timestamp, ctx):
-        yield b"".join(sorted(self.buffer.get()))
-
-
-@both_stores
-def test_simple_stateful_function(store):
-    """userstate_test.test_simple_stateful_dofn: an element after the timer sets it again, in the past."""
-    harness = KeyedTestHarness(Buffer(), key=key_of, store=store)
-    harness.advance_watermark(10)
-    with harness.batch():
-        harness.process(("mykey", 1))
-        harness.process(("mykey", 2))
-    harness.process(("mykey", 3))
-    harness.advance_watermark(25)
-    assert harness.take_output() == [Record(b"A1A2A3", 20)]
-    harness.process(("mykey", 4))
-    harness.end_of_input()
-    assert harness.take_output() == [Record(b"A1A2A3A4", 20)]
-
-
-@both_stores
-def test_clearing_bag_state(store):
-    """userstate_test.test_clearing_bag_state: a timer clears what a later one reads, in one advance."""
-
-    class Clearing(KeyedProcessFunction):
-        bag = ListState(str)
-
-        def process_element(self, value, ctx):
-            self.bag.add(value[1])
-            ctx.timer_service().set_timer("clear", 100)
-            ctx.timer_service().set_timer("emit", 1000)
-
-        def on_timer(self, timestamp, ctx):
-            if ctx.timer_name() == "clear":
-                self.bag.clear()
-            else:
-                yield from self.bag
-                yield "extra"
-
-    harness = KeyedTestHarness(Clearing(), key=key_of, store=store)
-    harness.process(("key", "value"))
-    harness.end_of_input()
-    assert [r.value for r in harness.take_output()] == ["extra"]
-    assert harness.state_entries() == 0
-
-
-@both_stores
-def test_set_state(store):
-    """userstate_test.test_simple_set_stateful_dofn and test_clearing_set_state: a map is the set."""
-
-    class AsSet(KeyedProcessFunction):
-        members = MapState(str, None)
-
-        def process_element(self, value, ctx):
-            self.members[value[1]] = None
-            ctx.timer_service().set_timer("clear", 100)
-            ctx.timer_service().set_timer("emit", 1000)
-
-        def on_timer(self, timestamp, ctx):
-            yield list(self.members)
-            if ctx.timer_name() == "clear":
-                self.members.clear()
-                self.members["different"] = None
-
-    harness = KeyedTestHarness(AsSet(), key=key_of, store=store)
-    for member in ("b", "a", "b"):
-        harness.process(("key", member))
-    harness.end_of_input()
-    assert [r.value for r in harness.take_output()] == [["a", "b"], ["different"]]
 
 
 @both_stores
