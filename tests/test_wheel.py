@@ -38,6 +38,20 @@ def wheel(tmp_path_factory):
     return next(folder.glob("keyed_streams-*.whl"))
 
 
+@pytest.fixture
+def site(wheel, tmp_path):
+    """A folder that has the contents of the wheel, as where it is installed."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    return tmp_path / "site"
+
+
+def run_installed(site, program, *arguments, before=()):
+    """Run a program with the wheel and its dependencies, and nothing of the clone."""
+    paths = [*map(str, before), str(site), sysconfig.get_path("purelib")]
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths!r}; {program}", *arguments]
+    return subprocess.run(command, cwd=site.parent, env={}, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
 def test_the_wheel_has_one_package_at_its_top(wheel):
     names = zipfile.ZipFile(wheel).namelist()
@@ -50,45 +64,29 @@ def test_the_wheel_has_one_package_at_its_top(wheel):
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_works_beside_a_module_named_windows(wheel, tmp_path):
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
+def test_an_installed_wheel_works_beside_a_module_named_windows(site, tmp_path):
     (tmp_path / "windows.py").write_text('OWN = "the user\'s"\n')
     (tmp_path / "program.py").write_text(PROGRAM)
-    paths = [str(site), sysconfig.get_path("purelib")]
-    command = [sys.executable, "-S", "-c", f"import sys, runpy; sys.path[:0] = {[str(tmp_path), *paths]!r}; "]
-    command[-1] += f"sys.argv = ['program.py', {str(site)!r}]; runpy.run_path('program.py')"
-    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    program = f"import runpy; sys.argv = ['program.py', {str(site)!r}]; runpy.run_path('program.py')"
+    done = run_installed(site, program, before=[tmp_path])
     assert (done.stdout, done.stderr) == ("[('a', 0, 10, 2), ('a', 10, 20, 1)]\n", "")
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_explains_errors_without_the_clone(wheel, tmp_path):
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
-    program = f"import sys; sys.path[:0] = {[str(site), sysconfig.get_path('purelib')]!r}; "
-    program += "from keyed.cli.main import main; sys.exit(main(['explain', sys.argv[1]]))"
-
-    def explained(code: str) -> tuple[int, str]:
-        command = [sys.executable, "-S", "-c", program, code]
-        done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    status, text = explained("StateSchemaChanged")
-    assert (status, "Cause" in text, "Remed" in text, "keyed.example" in text) == (0, True, True, False)
-    status, text = explained("StateSchema")
-    assert status == 1
-    assert "did you mean StateSchemaChanged" in text
+def test_an_installed_wheel_explains_errors_without_the_clone(site):
+    program = "from keyed.cli.main import main; sys.exit(main(['explain', sys.argv[1]]))"
+    done = run_installed(site, program, "StateSchemaChanged")
+    text = done.stdout + done.stderr
+    assert (done.returncode, "Cause" in text, "Remed" in text, "keyed.example" in text) == (0, True, True, False)
+    done = run_installed(site, program, "StateSchema")
+    assert done.returncode == 1
+    assert "did you mean StateSchemaChanged" in done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_the_package_keyed_of_another_project_is_noticed(wheel, tmp_path):
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
+def test_the_package_keyed_of_another_project_is_noticed(site):
     (site / "keyed-1.0.2.dist-info").mkdir()
-    program = f"import sys; sys.path[:0] = {[str(site), sysconfig.get_path('purelib')]!r}; import keyed"
-    command = [sys.executable, "-S", "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    done = run_installed(site, "import keyed")
     assert done.returncode == 1
     assert "ImportError" in done.stderr
     assert "pip uninstall keyed keyed-streams, then pip install keyed-streams" in done.stderr
@@ -179,9 +177,7 @@ def distributions_of(requirements):
 
 
 @pytest.mark.slow
-def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(wheel, tmp_path):
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
+def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(site, tmp_path):
     own = Distribution.at(next(site.glob("keyed_streams-*.dist-info")))
     found = distributions_of(own.requires)
     assert sorted(found) == ["attrs", "lmdb", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]

@@ -3,7 +3,8 @@
 A case has the upstream test that it is ``of`` and its ``steps``, which are lists:
 
 - ``[key, "value.update", "a"]`` calls a method of a state in a commit of its own, ``[key, "set", "name", 10]`` one of
-  the timer service. ``[key, [call], [call]]`` makes several calls in one commit.
+  the timer service; ``"value@name.update"`` is for the namespace of that name. ``[key, [call], [call]]`` makes several
+  calls in one commit.
 - ``"->", result`` at the end is the result of the last call, ``"raises", text`` its error, after which nothing of the
   commit is left.
 - ``["clock", 10, "->", [[10, "k", null]]]`` moves the clock of the case's time domain; the result has the timers that
@@ -82,7 +83,8 @@ class Case:
         """Call a method of a state or of the timer service."""
         state, _, method = name.partition(".")
         if method:
-            return as_data(getattr(getattr(function, state), method)(*arguments))
+            name, _, namespace = state.partition("@")
+            return as_data(getattr(getattr(function, name).namespace(namespace or None), method)(*arguments))
         verb, _, domain = name.partition("_")
         return as_data(TIMER_CALLS[verb](ctx.timer_service(), self.domains[domain], *arguments))
 

@@ -168,39 +168,6 @@ def test_values_that_are_made_while_they_are_added(harness):
     assert harness.call(lambda f, _: f.numbers.get()) == [2, 3]
 
 
-def test_merging_over_namespaces(harness):
-    """testListState-, testReducingState- and testAggregatingStateMergingOverThreeNamespaces, merged by hand."""
-    first, second, third = 1, 4, 7
-
-    def fill(f, _):
-        for name, numbers in ((first, (33, 55)), (second, (22, 11)), (third, ())):
-            for number in numbers:
-                f.numbers.namespace(name).add(number)
-                f.total.namespace(name).add(number)
-                f.summed.namespace(name).add(number)
-
-    def merge(f, _):
-        for name in (second, third):
-            f.numbers.namespace(first).add_all(f.numbers.namespace(name).get())
-            f.numbers.namespace(name).clear()
-            other = f.total.namespace(name).get()
-            if other is not None:
-                f.total.namespace(first).add(other)
-            f.total.namespace(name).clear()
-
-    def read(f, _):
-        return [
-            (f.numbers.namespace(n).get(), f.total.namespace(n).get(), f.summed.namespace(n).get())
-            for n in (first, second, third)
-        ]
-
-    harness.call(fill, key="abc")
-    harness.call(merge, key="abc")
-    for again in snapshots(harness):
-        assert again.call(read, key="abc") == [([33, 55, 22, 11], 121, 88), ([], None, 33), ([], None, None)]
-        assert again.call(read, key="def") == [([], None, None)] * 3
-
-
 def test_namespaces_are_apart(harness):
     """StateBackendTestBase.testGetKeysAndNamespaces: namespaces that are equal only to Python are apart too."""
     names = [None, "", "w", 0, False, 0.0, (0, 10), (0.0, 10), ((0,), 10), b"w"]
