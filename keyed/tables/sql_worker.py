@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import datetime
+from functools import cache
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -145,12 +146,10 @@ def _main() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     importlib.import_module("pyarrow.dataset")
     with ExitStack() as stack:
-        tables: list[StateTables] = []
 
+        @cache
         def opened() -> StateTables:
-            if not tables:
-                tables.append(stack.enter_context(read_tables(path)))
-            return tables[0]
+            return stack.enter_context(read_tables(path))
 
         with suppress(KeyedError):
             opened()

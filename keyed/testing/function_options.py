@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from keyed.changelog.model import Changelog
@@ -29,7 +30,7 @@ class FunctionOptions(TypedDict, total=False):
     key: Key
     key2: Key
     broadcast: Sequence[MapState[Any, Any]]
-    watermark: WatermarkStrategy | None
+    watermark: WatermarkStrategy | timedelta | None
     order: Order
 
 

@@ -26,7 +26,7 @@ from keyed.base.shown import shows_options
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.job.operators import check_parallelism, check_store
-from keyed.job.watermarks import WatermarkStrategy
+from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
 from keyed.testing.extreme_hashes import Extreme
 from keyed.testing.function_options import FunctionOptions, key_of_record
@@ -434,7 +434,8 @@ def assert_deterministic(
     __tracebackhide__ = True
     tried: list[tuple[Script, dict[str, str]]] = []
     called = _call_again(function, same_order, options)
-    delay = max(getattr(options.get("watermark"), "delay_ms", 0), 0)
+    watermark = strategy_of(options.get("watermark"))
+    delay = 0 if watermark is None else max(watermark.delay_ms, 0)
     broadcasts = isinstance(function, KeyedBroadcastProcessFunction)
     sides = [1] if broadcasts else [1, 2]
     # A timer reads the broadcast elements that have arrived.

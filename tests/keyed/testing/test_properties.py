@@ -7,6 +7,7 @@ import re
 import secrets
 import threading
 import uuid
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -304,6 +305,15 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
     assert ["restarts" in each for each in told] == [False, True, True, False, False, False]
     assert ["other orders of arrival" in each for each in told] == [False, False, False, True, False, False]
     assert len(set(told)) == len(told)
+
+
+def test_a_delay_is_a_watermark_as_in_a_stream():
+    stream = strategies.streams(ROW, gap=60_000, delay=3_000)
+    sentences = {
+        assert_deterministic(MinuteCounts(), stream, key=USER, watermark=watermark, examples=20, seed=1)
+        for watermark in (DELAY, timedelta(milliseconds=DELAY.delay_ms))
+    }
+    assert len(sentences) == 1
 
 
 def test_the_harness_and_the_local_runtime_agree():

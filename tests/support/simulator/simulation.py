@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -28,7 +29,7 @@ from keyed.errors import KeyedError
 from keyed.job.functions import Function
 from keyed.job.operators import Order
 from keyed.job.state import MapState
-from keyed.job.watermarks import WatermarkStrategy
+from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import FunctionOptions, Key, operator_of
@@ -75,7 +76,7 @@ class Simulation:
     function: Function
     rows: Sequence[Record] | Callable[[Random], Sequence[Record]]
     key: Key = None
-    watermark: WatermarkStrategy | None = None
+    watermark: WatermarkStrategy | timedelta | None = None
     seed: int = 0
     key2: Key = None
     broadcast: Sequence[MapState[Any, Any]] = ()
@@ -96,7 +97,7 @@ class Simulation:
 
     @property
     def _options(self) -> dict[str, Any]:
-        strategy = self.watermark or WatermarkStrategy(0)
+        strategy = strategy_of(self.watermark) or WatermarkStrategy(0)
         given = {"key": self.key, "key2": self.key2, "broadcast": self.broadcast, "order": self.order}
         return {**given, "watermark": strategy}
 
