@@ -179,9 +179,9 @@ class _PostgresWriter(SinkWriter):
         Raises:
             SinkError: A key has a null, a text a NUL, or a time is not in the years 1 to 9999.
         """
-        return [] if batch.table is None else self.packed(self._checked(batch.table))
+        return [] if batch.table is None else self.packed(self._check_rows(batch.table))
 
-    def _checked(self, table: pa.Table) -> pa.Table:
+    def _check_rows(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -231,7 +231,7 @@ class _PostgresWriter(SinkWriter):
                 execute("DELETE FROM {table}")
             keys = (row for part in changes.removed for row in part.table.to_pylist())
             deletes = [[row[name] for name in self._sink.key] for row in keys]
-            tables = (self._checked(part.table).to_pylist() for part in changes.upserts)
+            tables = (self._check_rows(part.table).to_pylist() for part in changes.upserts)
             upserts = ([[row[name] for name in self._columns] for row in rows] for rows in tables)
             self._change(execute, deletes, upserts, number, note)
         return True

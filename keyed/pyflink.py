@@ -753,7 +753,7 @@ class DataStream(_Partial):
 
     def union(self, *streams: DataStream | KeyedStream) -> DataStream:
         """Return a stream of the elements of this one and of others, without a key."""
-        return DataStream(self._env, self._stream.union(*map(_unkeyed, streams)))
+        return DataStream(self._env, self._stream.union(*map(_stream_of, streams)))
 
     def connect(self, other: DataStream | KeyedStream) -> ConnectedStreams:
         """Connect the stream with another one, to be keyed together."""
@@ -854,7 +854,7 @@ class KeyedStream(_Partial):
         return self.window(windows.CountWindows.of(size, slide))
 
 
-def _unkeyed(stream: DataStream | KeyedStream) -> keyed.Stream | keyed.Output:
+def _stream_of(stream: DataStream | KeyedStream) -> keyed.Stream | keyed.Output:
     return stream._before if isinstance(stream, KeyedStream) else stream._stream
 
 
@@ -879,7 +879,7 @@ class ConnectedStreams(_Partial):
 
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: TypeInformation | None = None) -> Self:
         """Key both streams, each by its own function or `KeySelector`, with keys of one type."""
-        first, second = (DataStream(self._env, _unkeyed(each)) for each in self._sides)
+        first, second = (DataStream(self._env, _stream_of(each)) for each in self._sides)
         return type(self)(self._env, first.key_by(key_selector1), second.key_by(key_selector2))
 
     def process(self, func: keyed.KeyedCoProcessFunction, output_type: Any = None) -> DataStream:

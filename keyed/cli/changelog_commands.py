@@ -169,7 +169,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 )
 def _verify(arguments: argparse.Namespace) -> int:
     """Verify, and print the result of each key group. The exit status is 1 if there is a problem."""
-    groups = _verified(arguments)
+    groups = _verify_source(arguments)
     operators = list(dict.fromkeys(group.operator for group in groups))
     for operator in operators:
         if len(operators) > 1:
@@ -190,7 +190,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     return int(wrong > 0)
 
 
-def _verified(arguments: argparse.Namespace) -> list[Verified]:
+def _verify_source(arguments: argparse.Namespace) -> list[Verified]:
     if arguments.checkpoint is not None:
         changelog = changelog_of(arguments.source, arguments, "SOURCE")
         check_checkpoint(arguments.checkpoint, "--checkpoint")

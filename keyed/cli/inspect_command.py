@@ -132,7 +132,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     )
 
 
-def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
+def _merge_groups(parts: Iterable[Inspected]) -> dict[str, Inspected]:
     operators: dict[str, Inspected] = {}
     for part in parts:
         merged = operators.setdefault(part.operator, part)
@@ -164,9 +164,9 @@ def inspect_local(path: str, operator: str | None = None, key: str | None = None
         CorruptionError: It is damaged.
     """
     with Checkpoint.open(path, copies=True) as opened:
-        return _merged(
+        return _merge_groups(
             inspect_group(meta, log, key)
-            for name in _selected(path, operators_of(opened), operator)
+            for name in _select_operators(path, operators_of(opened), operator)
             for meta, log in opened.groups(name)
         )
 
@@ -186,12 +186,12 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
         return {"found": as_json(inspect_group(meta, log, key)).decode()}
 
     states = {meta.operator: state for state, meta in committed_metas(session, path).items()}
-    chosen = [Selection(states[name]) for name in _selected(path, sorted(states), operator)]
+    chosen = [Selection(states[name]) for name in _select_operators(path, sorted(states), operator)]
     rows = for_groups(session, path, chosen, work, schema_of("found string"))
-    return _merged(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
+    return _merge_groups(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
 
 
-def _selected(path: str, names: list[str], operator: str | None) -> list[str]:
+def _select_operators(path: str, names: list[str], operator: str | None) -> list[str]:
     if operator is not None and operator not in names:
         raise OperatorChanged(
             f"the checkpoint {path} has no operator {operator!r}; it has: {', '.join(names) or 'none'}"

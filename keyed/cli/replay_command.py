@@ -62,7 +62,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, "")
     changelog = changelog_of(arguments.changelog, arguments)
     rows = _rows(arguments.rows)
-    done = replay(
+    result = replay(
         changelog,
         _function(arguments.function),
         _function(arguments.changed),
@@ -75,10 +75,10 @@ def _replay(arguments: argparse.Namespace) -> int:
         first=arguments.first,
         last=arguments.last,
     )
-    for line in done.lines:
+    for line in result.lines:
         print(line)
-    what = f"{len(done.lines)} lines differ" if done.lines else "nothing differs"
-    print(f"batches {done.first} to {done.last}, {done.rows} rows: {what}")
+    what = f"{len(result.lines)} lines differ" if result.lines else "nothing differs"
+    print(f"batches {result.first} to {result.last}, {result.rows} rows: {what}")
     return 0
 
 
@@ -88,7 +88,7 @@ def _function(name: str) -> Function:
     Raises:
         DefinitionError: There is none.
     """
-    named = _named(name, "function", "MODULE:NAME")
+    named = _import_object(name, "function", "MODULE:NAME")
     function: Function = named() if isinstance(named, type) else named
     return function
 
@@ -99,13 +99,13 @@ def _descriptor(name: str) -> MapState[Any, Any]:
     Raises:
         DefinitionError: There is none.
     """
-    descriptor = _named(name, "descriptor of a broadcast state", "MODULE:NAME")
+    descriptor = _import_object(name, "descriptor of a broadcast state", "MODULE:NAME")
     if not isinstance(descriptor, MapState):
         raise DefinitionError(f"--broadcast {name!r} is {type_of(descriptor)}; give a MapState as MODULE:NAME")
     return descriptor
 
 
-def _named(name: str, what: str, form: str) -> Any:
+def _import_object(name: str, what: str, form: str) -> Any:
     """Return the object that an argument names.
 
     Raises:
@@ -131,7 +131,7 @@ def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
 
     path = Path(text)
     if ":" in text and not path.exists():
-        named = _named(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
+        named = _import_object(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
         source: SeekableSource | list[dict[str, Any]] = named() if callable(named) else named
         return source
     check_place(

@@ -82,16 +82,16 @@ def _command(
 ) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
     """Make a function a command on tables, with the arguments that all these commands share."""
 
-    def added(parser: argparse.ArgumentParser) -> None:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_source(parser)
         if add is not None:
             add(parser)
 
-    return command(help, added, *examples)
+    return command(help, add_arguments, *examples)
 
 
 @contextmanager
-def _opened(
+def _open(
     arguments: argparse.Namespace, *, poll: bool = True, groups: list[int] | None = None
 ) -> Iterator[StateTables]:
     """Open the tables that the command line names.
@@ -150,7 +150,7 @@ def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> Non
 
 @_command("List the tables of a job: kinds, types, entries.", None, "job-log")
 def _tables(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         rows = (
             {
                 "table": name,
@@ -180,7 +180,7 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
     "job-log hourly 'Die Hard' --entry 2026-01-31T12:00:00Z",
 )
 def _get(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         table = tables.share[arguments.table]
         key, entry, namespace = _place(table, arguments)
         as_of = batch_or_time(arguments.as_of, "--as-of")
@@ -207,7 +207,7 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 @_command("Print the entries of a range of keys.", _add_scan, "job-log sold --prefix D --limit 10")
 def _scan(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         table = tables[arguments.table]
         first = table.first()
         bounds = bounds_of(vars(arguments), first and first.key, "--")
@@ -235,7 +235,7 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
 
 @_command("Print the versions of an entry.", _add_place, "job-log sold 'Die Hard'")
 def _history(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         table = tables.share[arguments.table]
         key, entry, namespace = _place(table, arguments)
         versions = table.history(key, entry, namespace=namespace)
@@ -270,7 +270,7 @@ def _sql(arguments: argparse.Namespace) -> int:
         return _push(arguments)
     if arguments.after is not None:
         raise DefinitionError(f"--after {arguments.after!r} is for queries that end with EMIT CHANGES")
-    with _opened(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
+    with _open(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
         result = snapshot.sql(arguments.query)
         # Two columns of a join may have the same name.
         names: list[str] = []
@@ -289,7 +289,7 @@ def _push(arguments: argparse.Namespace) -> int:
         raise DefinitionError(
             f"--as-of {arguments.as_of!r}: a query that ends with EMIT CHANGES begins now, or --after"
         )
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         subscription = subscribe(tables, arguments.query, after=arguments.after)
         with suppress(KeyboardInterrupt):
             while not subscription.is_done:
@@ -307,7 +307,7 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
 @_command("Print a table, and then each change of it, as JSON.", _add_tail, "job-log sold --after now")
 def _tail(arguments: argparse.Namespace) -> int:
     """Print changes until interrupted, or up to the limit."""
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         subscription = tables[arguments.table].subscribe(prefix=arguments.prefix, after=arguments.after)
         left = arguments.limit
         with suppress(KeyboardInterrupt):
@@ -356,7 +356,7 @@ def _replicate(arguments: argparse.Namespace) -> int:
     topic = None if arguments.to_topic is None else _upsert_topic(arguments, settings)
     port, file = arguments.metrics_port, arguments.metrics_file
     metrics = None if port is None and file is None else Prometheus(port, file=file)
-    with _opened(arguments) as tables:
+    with _open(arguments) as tables:
         tables.start(every=arguments.every)
         table = tables[arguments.table]
         to: Sink = topic or keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
@@ -428,7 +428,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     elif arguments.peer_token_file is not None:
         raise DefinitionError("--peer-token-file is for the servers of --peers: give them too")
     hosts = (*Access().hosts, *arguments.host_name)
-    with _opened(arguments, poll=False, groups=arguments.groups) as tables:
+    with _open(arguments, poll=False, groups=arguments.groups) as tables:
         # It answers /health while the first poll applies the commits of the changelog.
         tables.start(every=arguments.every, wait=False)
         serve(

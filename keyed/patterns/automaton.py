@@ -473,15 +473,15 @@ class _Compiler:
         contiguity = self._step.contiguity
         if group is not None and self._at == 0:
             contiguity = group.contiguity if self._first_of_loop.get(group, True) else group.inner
-        return self._skipped(contiguity)
+        return self._skip_condition(contiguity)
 
     def _inner_ignore_condition(self) -> Condition | None:
         """Return the condition on rows that are skipped between the rows of the current step."""
         group = self._group
         inner = group.inner if group is not None and self._at == 0 else self._step.inner
-        return self._skipped(inner)
+        return self._skip_condition(inner)
 
-    def _skipped(self, contiguity: Contiguity) -> Condition | None:
+    def _skip_condition(self, contiguity: Contiguity) -> Condition | None:
         if contiguity == "next":
             return None
         return self._before_end(ALWAYS if contiguity == "followed_by_any" else negated(self._step.needed))

@@ -102,18 +102,18 @@ class Pattern(StepSequence):
         most = least if most is None else most
         if not all(type(number) is int for number in (least, most)) or not 0 <= least <= most or most < 1:
             raise self._refusal("times", f"{least!r} to {most!r} must be whole numbers, in order, the last above 0")
-        pattern = self._repeated("times", max(least, 1), most, within)
+        pattern = self._repeat("times", max(least, 1), most, within)
         return pattern if least else pattern.optional()
 
     def times_or_more(self, least: int, *, within: Duration | None = None) -> Pattern:
         """Repeat the last step at least ``least`` times."""
         if type(least) is not int or least < 1:
             raise self._refusal("times_or_more", f"{least!r} must be a whole number above 0")
-        return self._repeated("times_or_more", least, None, within)
+        return self._repeat("times_or_more", least, None, within)
 
     def one_or_more(self, *, within: Duration | None = None) -> Pattern:
         """Repeat the last step at least once."""
-        return self._repeated("one_or_more", 1, None, within)
+        return self._repeat("one_or_more", 1, None, within)
 
     def optional(self) -> Pattern:
         """Match without the last step, too."""
@@ -195,7 +195,7 @@ class Pattern(StepSequence):
             raise self._refusal(method, "a group has no condition; give it to a step of the group")
         return step
 
-    def _repeated(self, method: str, least: int, most: int | None, within: Duration | None) -> Pattern:
+    def _repeat(self, method: str, least: int, most: int | None, within: Duration | None) -> Pattern:
         step = self.steps[-1]
         if step.is_negative or step.is_quantified:
             raise self._refusal(method, "it applies once, and to a step that may occur")

@@ -206,7 +206,7 @@ class PatternOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         outputs: list[Any] = []
         if ctx.timer_name() == _EQUAL_TIMES:
-            for row in self._sorted(ctx):
+            for row in self._sort_rows(ctx):
                 outputs += self._match(row, timestamp, ctx)
             return outputs
         standing = self.standing.value()
@@ -231,7 +231,7 @@ class PatternOperator(KeyedProcessFunction):
             self._computed, self._row = type(row), type(empty)
         return self._row(tuple.__getitem__(row, _BUT_THE_LAST))
 
-    def _sorted(self, ctx: Context) -> list[Any]:
+    def _sort_rows(self, ctx: Context) -> list[Any]:
         """Return the rows of equal times that waited, in order."""
         assert self._order_by is not None
         places: list[tuple[Any, Any]] = []

@@ -104,7 +104,7 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
     if schema.kind == "table":
         return _row_of(text, schema, parameter)
     if schema.kind != "window":
-        return key_of(text, _completed(example, schema.key), parameter)
+        return key_of(text, _complete(example, schema.key), parameter)
     parsed = _parse_parameter(text, parameter)
     try:
         parts = parsed if isinstance(parsed, tuple) else (parsed,)
@@ -126,13 +126,13 @@ def _row_of(text: str, schema: StateSchema, parameter: str) -> Any:
     return key_of(text, examples, parameter)
 
 
-def _completed(example: Any, type_: Any) -> Any:
+def _complete(example: Any, type_: Any) -> Any:
     """Return an example whose null parts are replaced by values of the declared type."""
     if isinstance(type_, dict) and type_["kind"] == "union":
         rest = [each for each in type_["types"] if each != "None"]
         type_ = rest[0] if len(rest) == 1 else None
     if isinstance(example, tuple) and isinstance(type_, dict) and type_["kind"] == "tuple":
-        return tuple(map(_completed, example, type_["items"]))
+        return tuple(map(_complete, example, type_["items"]))
     return _EXAMPLES.get(type_) if example is None and isinstance(type_, str) else example
 
 
@@ -186,7 +186,7 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
         # Base64 or a decimal that JSON would parse as a number.
         parsed = text
     try:
-        return _converted(parsed, example)
+        return _convert(parsed, example)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         kind = type(example).__name__
         raise DefinitionError(
@@ -266,14 +266,14 @@ def batch_or_time(text: str | None, parameter: str) -> int | dt.datetime | None:
         ) from error
 
 
-def _converted(value: Any, example: Any) -> Any:
+def _convert(value: Any, example: Any) -> Any:
     if isinstance(example, tuple):
         if not isinstance(value, tuple):
             # The only further key column of a table.
             value = (value,) if len(example) == 1 else None
         if value is None or len(value) > len(example):
             raise ValueError("not a list of the parts")
-        return tuple(None if part is None else _converted(part, of) for part, of in zip(value, example, strict=False))
+        return tuple(None if part is None else _convert(part, of) for part, of in zip(value, example, strict=False))
     if example is None:
         return value
     kind: Any = Decimal if isinstance(example, Decimal) else type(example)

@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 @lru_cache(_QUERIES)
-def _checked(text: bytes) -> Any:
+def _check_query(text: bytes) -> Any:
     """Return the checked query of a request."""
     query, parameters, tables = msgspec.json.decode(text)
     # The parser of SQL is an extra of its own.
@@ -91,9 +91,9 @@ def _checked(text: bytes) -> Any:
     return push_queries.checked_query(query, parameters, tables, describe)
 
 
-def _answered(line: bytes) -> bytes:
+def _answer(line: bytes) -> bytes:
     request = msgspec.json.decode(line, type=PushRequest)
-    query = _checked(msgspec.json.encode([request.query, request.parameters, request.tables]))
+    query = _check_query(msgspec.json.encode([request.query, request.parameters, request.tables]))
     if request.changes is None:
         return as_json({"table": query.table, "columns": query.columns, "limit": query.limit})
     rows: list[list[Any]] = []
@@ -115,7 +115,7 @@ def _main() -> None:
     os.chdir(os.sep)
     bound_memory(int(sys.argv[1]))
     importlib.import_module("keyed.sql.push_queries")
-    answer_lines(_answered, float(sys.argv[2]))
+    answer_lines(_answer, float(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class ReplicatedRows:
         reader = self._reader
         stored = view.scan(reader, *reader.range)
         if self._kind not in ("list", "versioned"):
-            yield from (self._checked(reader.entry(*group)) for group in stored)
+            yield from (self._check(reader.entry(*group)) for group in stored)
             return
         for _, group in groupby(stored, itemgetter(0)):
             yield from self._together(reader.entry(*each) for each in group)
@@ -143,7 +143,7 @@ class ReplicatedRows:
         changes = view.stored_changes(reader)
         if self._kind not in ("list", "versioned"):
             for prefix, sub, _, new in changes:
-                yield self._checked(reader.entry(prefix, sub, new)), new is None
+                yield self._check(reader.entry(prefix, sub, new)), new is None
             return
         for prefix, group in groupby(changes, itemgetter(0)):
             subs = [sub for _, sub, _, _ in group]
@@ -151,7 +151,7 @@ class ReplicatedRows:
             current = list(self._together(reader.entry(*each) for each in stored))
             if self._kind == "list":
                 key, namespace = reader.place(prefix)
-                removed = self._checked(Entry(key, namespace, None, None))
+                removed = self._check(Entry(key, namespace, None, None))
                 yield (current[0], False) if current else (removed, True)
                 continue
             # A version also ends the one before it.
@@ -163,7 +163,7 @@ class ReplicatedRows:
                     yield each, False
             key, namespace = reader.place(prefix)
             for time in sorted(times.difference(each.entry[0] for each in current)):
-                yield self._checked(Entry(key, namespace, (time, None), None)), True
+                yield self._check(Entry(key, namespace, (time, None), None)), True
 
     def rows(self, entries: Sequence[Entry], *, of_keys: bool) -> list[Row]:
         """Convert entries to rows of all columns, or of those that identify rows."""
@@ -189,13 +189,13 @@ class ReplicatedRows:
 
     def _together(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return the rows of one key and namespace of a list or of versions."""
-        rows = [self._checked(entry) for entry in entries]
+        rows = [self._check(entry) for entry in entries]
         if self._kind == "versioned":
             yield from with_validity(iter(rows))
         elif rows:
             yield attrs.evolve(rows[0], entry=None, value=[entry.value for entry in rows])
 
-    def _checked(self, entry: Entry) -> Entry:
+    def _check(self, entry: Entry) -> Entry:
         if entry.namespace is not None and not self._namespaces:
             raise SinkError(
                 f"table {self._table!r} has an entry of key {entry.key!r:.100} under the namespace "

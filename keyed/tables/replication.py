@@ -92,7 +92,7 @@ class Replication(Following, Closeable):
             self._writer.close()
             if isinstance(error, KeyedError) or not isinstance(error, Exception):
                 raise
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         _open.add(self)
 
     @property
@@ -220,7 +220,7 @@ class Replication(Following, Closeable):
             self._writer.close()
             if isinstance(error, KeyedError) or self._is_transient(error):
                 raise
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         if self._feed.following.is_running:
             self._feed.wait(lambda: self._work.is_stopping or self._next() is not None, _WAIT)
             return 0.0
@@ -229,7 +229,7 @@ class Replication(Following, Closeable):
     def _is_transient(self, error: Exception) -> bool:
         return any(self._writer.is_transient(each) for each in (error, error.__cause__) if each is not None)
 
-    def _translated(self, error: Exception) -> SinkError:
+    def _translate(self, error: Exception) -> SinkError:
         """Return the error to raise for one of the sink."""
         return SinkError(f"{self.to!r}: {type(error).__name__}: {error}")
 

@@ -154,10 +154,10 @@ def _main() -> None:
         with suppress(KeyedError):
             opened()
             run_sql({}, "select 1")
-        answer_lines(lambda line: _answered(opened(), msgspec.json.decode(line, type=SqlQuery)), seconds)
+        answer_lines(lambda line: _answer(opened(), msgspec.json.decode(line, type=SqlQuery)), seconds)
 
 
-def _answered(tables: StateTables, request: SqlQuery) -> bytes:
+def _answer(tables: StateTables, request: SqlQuery) -> bytes:
     tables.poll()
     files, share, names = request.files, request.share, request.names
     with tables.snapshot(request.as_of) as snapshot:

@@ -28,6 +28,7 @@ from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
 from keyed.formats.json_writer import as_json
 from keyed.rows import fields_of
+from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.predicates import Bound, bounds_of
@@ -351,7 +352,8 @@ class Columns:
             type_, bound = pa.null(), Bound()
         if known:
             for parts in product(*(sorted(set(values)) for values in known)):
-                yield reader.bounds(parts, None, None) if self.is_tuple else self._range_of(parts[0])
+                head = reader.key_head(parts[0])
+                yield reader.bounds(parts, None, None) if self.is_tuple else (head, successor(head))
             return
         if type_ in _SEEKABLE and (bound.least is not None or bound.greatest is not None):
             first, end = reader.range
@@ -364,10 +366,6 @@ class Columns:
                 yield first, end
             return
         yield reader.range
-
-    def _range_of(self, key: Any) -> tuple[bytes, bytes]:
-        head = self.reader.range[0] + encode_key(key)
-        return head, head + b"\xff" * 9
 
     def batch(self, entries: list[Entry]) -> pa.RecordBatch:
         """Return entries as rows.

@@ -267,11 +267,10 @@ class StateTable:
             for bound in (prefix, from_, to):
                 if bound is not None:
                     self._check_key(view, reader, bound, is_part=True)
+            times = None if windows is None else _range_of(windows)
             if key is not NOT_GIVEN:
                 head = reader.key_head(key) if namespace is NOT_GIVEN else reader.prefix(key, namespace)
                 first, end = max(first, head), min(end, successor(head))
-            times = None if windows is None else _range_of(windows)
-            if key is not NOT_GIVEN:
                 example = None if times is None else next(view.scan(reader, first, end), None)
                 if times is None or example is None:
                     self._check_key(view, reader, key)

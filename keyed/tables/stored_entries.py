@@ -106,7 +106,7 @@ class Names:
     """
 
     def __init__(self, pairs: Iterable[Any] = ()) -> None:
-        self._stored = dict(map(_encoded, pairs))
+        self._stored = dict(map(_encode_pair, pairs))
         self._shown = {namespace: name for name, namespace in self._stored.items()}
 
     def shown(self, namespace: bytes) -> bytes:
@@ -118,7 +118,7 @@ class Names:
         return self._stored.get(name, None if name in self._shown else name)
 
 
-def _encoded(pair: Any) -> tuple[bytes, bytes]:
+def _encode_pair(pair: Any) -> tuple[bytes, bytes]:
     try:
         name, namespace = pair
     except (TypeError, ValueError) as error:
@@ -207,7 +207,7 @@ class NamedEntries(ComputedEntries):
         for head in sorted(changed.keys() | renamed.keys()):
             after: dict[tuple[bytes, bytes], bytes | None] = {}
             stored = self._stored_names(head)
-            names = (self._named(stored | renamed.get(head, {})), self._named(stored))
+            names = (self._decode(stored | renamed.get(head, {})), self._decode(stored))
             if head in renamed:
                 now = StoredEntries.scan(self, head, successor(head), reverse=False)
                 after = {(prefix, sub): value for prefix, sub, value in now}
@@ -235,8 +235,8 @@ class NamedEntries(ComputedEntries):
         first = self._address(head)
         return {sub: pair for _, sub, pair in self._store.scan(first, successor(first), self._commit, reverse=False)}
 
-    def _named(self, stored: dict[bytes, bytes | None]) -> Names:
+    def _decode(self, stored: dict[bytes, bytes | None]) -> Names:
         return Names(self._names_reader.value(pair) for pair in stored.values() if pair is not None)
 
     def _names(self, head: bytes) -> Names:
-        return self._named(self._stored_names(head))
+        return self._decode(self._stored_names(head))

@@ -45,7 +45,7 @@ def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Seq
     """
     moves = st.sampled_from(_moves(delay))
     order = draw(st.sampled_from([1, -1, -1, -1]))
-    return _moved(done, delay, sides, lambda place: (draw(moves), order * place))
+    return _reorder(done, delay, sides, lambda place: (draw(moves), order * place))
 
 
 def arrivals_with_other_sums(
@@ -74,7 +74,7 @@ def arrivals_with_other_sums(
             # The first is the reverse order.
             return (chance.choice(moves), chance.random()) if number else (0, -place)
 
-        moved = _moved(done, delay, sides, move)
+        moved = _reorder(done, delay, sides, move)
         others = _sums(moved, sides, key_of)
         tried.append(({name for name, total in sums.items() if total != others[name]}, moved))
     chosen = []
@@ -96,7 +96,7 @@ def timers_first(done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> l
         return list(done)
     reached = min(left, default=0)
     steps: list[Step] = []
-    for step in _moved(done, delay, sides, lambda place: (0, place)):
+    for step in _reorder(done, delay, sides, lambda place: (0, place)):
         if not isinstance(step, Rows):
             steps.append(step)
             continue
@@ -114,7 +114,7 @@ def _moves(delay: int) -> list[int]:
     return [0] if not delay else [0, delay, delay // 2]
 
 
-def _moved(done: Sequence[Step], delay: int, sides: Sequence[int], move: _Move) -> list[Step]:
+def _reorder(done: Sequence[Step], delay: int, sides: Sequence[int], move: _Move) -> list[Step]:
     steps: list[Step] = []
     for is_rows, group in groupby(done, key=lambda step: isinstance(step, Rows)):
         if not is_rows:

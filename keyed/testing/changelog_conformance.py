@@ -89,13 +89,13 @@ class SampleGroup:
             cut = self._number.randint(1, len(rest))
             blocks.append(rest[:cut])
             rest = rest[cut:]
-        return self._marked(snapshot=False), blocks
+        return self._mark(snapshot=False), blocks
 
     def snapshot(self, gap: int = 1) -> tuple[Commit, list[Block]]:
         """Return the state as a snapshot, ``gap`` commits after the previous commit."""
         self.last = attrs.evolve(self.last, sequence=self.last.sequence + gap - 1)
         changes: list[Change] = [(*address, value) for address, value in self.state.items()]
-        return self._marked(snapshot=True), [changes] if changes else []
+        return self._mark(snapshot=True), [changes] if changes else []
 
     def _change(self, size: int) -> Change:
         number = self._number
@@ -111,7 +111,7 @@ class SampleGroup:
                 time = number.randrange(20)
                 return timer_prefix(TIMER_EVENT, key), timer_sub(time), value and encode_time(time)
 
-    def _marked(self, *, snapshot: bool) -> Commit:
+    def _mark(self, *, snapshot: bool) -> Commit:
         last = self.last
         self.last = attrs.evolve(
             last,
@@ -164,7 +164,13 @@ def _others_than(commit: Commit) -> list[Commit]:
     return [attrs.evolve(commit, **other) for other in others]
 
 
-def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
+def _failing(blocks: Blocks) -> Iterator[Block]:
+    """Yield blocks, and then raise an error."""
+    yield from blocks
+    raise ChangelogError("no more")
+
+
+def _expect_error(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
     """Check that a call raises an error whose message contains some words."""
     text = None
     try:
@@ -197,16 +203,16 @@ class ChangelogConformance:
     def test_of_another_operator_or_parallelism_it_is_refused(self, tmp_path: Path) -> None:
         changelog = self.make_changelog(tmp_path)
         changelog.prepare("op", 2)
-        _refused(lambda: changelog.prepare("other", 2), ChangelogError, "'op'", "'other'")
-        _refused(lambda: changelog.prepare("op", 3), ChangelogError, "2", "3")
+        _expect_error(lambda: changelog.prepare("other", 2), ChangelogError, "'op'", "'other'")
+        _expect_error(lambda: changelog.prepare("op", 3), ChangelogError, "2", "3")
 
     def test_before_it_is_created_there_is_nothing_to_open(self, tmp_path: Path) -> None:
         changelog = self.make_changelog(tmp_path)
-        _refused(lambda: changelog.writer(0), ChangelogError)
-        _refused(lambda: changelog.reader(0).last(), ChangelogError)
+        _expect_error(lambda: changelog.writer(0), ChangelogError)
+        _expect_error(lambda: changelog.reader(0).last(), ChangelogError)
 
     def test_what_was_appended_is_read_in_order(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
+        changelog, sample = self._create(tmp_path)
         writer, reader = changelog.writer(0), changelog.reader(0)
         assert writer.last() is None
         assert reader.last() is None
@@ -222,7 +228,7 @@ class ChangelogConformance:
         assert all(state_of(reader, until) == sample.past[until] for until in range(1, 6))
 
     def test_reading_goes_on_where_it_ended(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
+        changelog, sample = self._create(tmp_path)
         writer, reader = changelog.writer(0), changelog.reader(0)
         state: State = {}
         after = 0
@@ -238,18 +244,18 @@ class ChangelogConformance:
         assert list(reader.commits(after)) == []
 
     def test_content_may_be_left_unread(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
+        changelog, writer, sample = self._open(tmp_path)
         appended = [writer.append(*sample.commit()) for _ in range(4)]
         assert [commit for commit, _ in changelog.reader(0).commits()] == appended
 
     def test_a_commit_may_be_empty_or_large(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path, keys=10_000)
+        changelog, writer, sample = self._open(tmp_path, keys=10_000)
         for count in (0, 30_000, 0, 1):
             writer.append(*sample.commit(count, size=200))
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_the_same_commit_again_is_invisible(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
+        changelog, writer, sample = self._open(tmp_path)
         commits = [sample.commit() for _ in range(3)]
         appended = [writer.append(*commit) for commit in commits]
         for again in (writer, changelog.writer(0)):
@@ -259,28 +265,26 @@ class ChangelogConformance:
         assert [commit for commit, _ in changelog.reader(0).commits()] == appended
 
     def test_another_commit_of_a_sequence_is_refused(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
-        for _ in range(3):
-            writer.append(*sample.commit())
+        changelog, writer, sample = self._open(tmp_path, commits=3)
         for sequence in (2, 3):
             other = attrs.evolve(sample.last, sequence=sequence, attempt="other", previous="")
-            _refused(lambda other=other: writer.append(other, []), ChangelogDiverged)  # type: ignore[misc]
+            _expect_error(lambda other=other: writer.append(other, []), ChangelogDiverged)  # type: ignore[misc]
         writer.append(*sample.commit())
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_a_commit_follows_the_one_before(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
+        changelog, writer, sample = self._open(tmp_path)
         commit, blocks = sample.commit()
-        _refused(lambda: writer.append(attrs.evolve(commit, sequence=2), blocks), ChangelogDiverged, "2")
+        _expect_error(lambda: writer.append(attrs.evolve(commit, sequence=2), blocks), ChangelogDiverged, "2")
         writer.append(commit, blocks)
         commit, blocks = sample.commit()
         for wrong in _others_than(commit):
-            _refused(lambda wrong=wrong: writer.append(wrong, blocks), ChangelogDiverged)  # type: ignore[misc]
+            _expect_error(lambda wrong=wrong: writer.append(wrong, blocks), ChangelogDiverged)  # type: ignore[misc]
         writer.append(commit, blocks)
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_a_snapshot_stands_for_all_before_it(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
+        changelog, sample = self._create(tmp_path)
         for _ in range(4):
             sample.commit()
         writer, reader = changelog.writer(0), changelog.reader(0)
@@ -293,22 +297,16 @@ class ChangelogConformance:
             assert state_of(reader, until) == sample.past[until]
 
     def test_a_commit_whose_content_fails_leaves_nothing(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
-        writer.append(*sample.commit())
+        changelog, writer, sample = self._open(tmp_path, commits=1)
         commit, blocks = sample.commit()
-
-        def failing() -> Iterator[Block]:
-            yield from blocks
-            raise ChangelogError("no more")
-
-        _refused(lambda: writer.append(commit, failing()), ChangelogError, "no more")
+        _expect_error(lambda: writer.append(commit, _failing(blocks)), ChangelogError, "no more")
         assert state_of(changelog.reader(0)) == sample.past[1]
-        writer = self._reopened(changelog, writer)
+        writer = self._reopen(changelog, writer)
         writer.append(commit, blocks)
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_a_commit_that_is_being_appended_is_not_seen_and_stops_no_reader(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path, keys=5_000)
+        changelog, sample = self._create(tmp_path, keys=5_000)
         writer, reader = changelog.writer(0), changelog.reader(0)
         first = writer.append(*sample.commit())
         commit, blocks = sample.commit(20_000)
@@ -321,7 +319,7 @@ class ChangelogConformance:
         assert state_of(reader) == sample.state
 
     def test_of_two_writers_each_commit_is_there_once(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
+        changelog, sample = self._create(tmp_path)
         writers = [changelog.writer(0), changelog.writer(0)]
         for turn in (0, 1, 0, 0, 1, 1, 0):
             commit, blocks = sample.commit()
@@ -329,14 +327,13 @@ class ChangelogConformance:
                 try:
                     writers[which].append(commit, blocks)
                 except ChangelogFenced:
-                    writers[which] = self._reopened(changelog, writers[which])
+                    writers[which] = self._reopen(changelog, writers[which])
                     writers[which].append(commit, blocks)
         _check_in_order(changelog.reader(0), 7)
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_commits_are_appended_together(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
-        writer.append(*sample.commit())
+        changelog, writer, sample = self._open(tmp_path, commits=1)
         state: State = {}
         for count in (3, 1, 5):
             commits = [sample.commit(*size) for size in [(20,), (0,), (400, 300), (1,), (20,)][:count]]
@@ -353,32 +350,31 @@ class ChangelogConformance:
             assert state == sample.past[after + 1]
 
     def test_of_commits_that_are_appended_together_those_that_exist_are_left_out(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
+        changelog, writer, sample = self._open(tmp_path)
         commits = [sample.commit() for _ in range(4)]
         writer.append(*commits[0])
         append_all(writer, commits[:3])
-        writer = self._reopened(changelog, writer)
+        writer = self._reopen(changelog, writer)
         assert append_all(writer, commits[1:3]).sequence == 3
         last = append_all(writer, commits)
         assert (last.sequence, last.attempt) == (4, commits[3][0].attempt)
         assert append_all(writer, commits) == last
         other = attrs.evolve(commits[3][0], attempt="other")
-        _refused(lambda: append_all(writer, [commits[2], (other, [])]), ChangelogDiverged, "4")
+        _expect_error(lambda: append_all(writer, [commits[2], (other, [])]), ChangelogDiverged, "4")
         assert _sequences(changelog.reader(0)) == [1, 2, 3, 4]
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_commits_that_are_appended_together_follow_each_other(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._opened(tmp_path)
-        writer.append(*sample.commit())
+        changelog, writer, sample = self._open(tmp_path, commits=1)
         first, second, third = (sample.commit() for _ in range(3))
         another = attrs.evolve(first[0], previous="another"), first[1]
         for wrong in ([second, third], [another, second]):
-            _refused(lambda wrong=wrong: append_all(writer, wrong), ChangelogDiverged)  # type: ignore[misc]
+            _expect_error(lambda wrong=wrong: append_all(writer, wrong), ChangelogDiverged)  # type: ignore[misc]
         append_all(writer, [first, second, third])
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_groups_are_apart(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
+        changelog, sample = self._create(tmp_path)
         other = SampleGroup(Random(8), 1)
         writers = [changelog.writer(group) for group in range(2)]
         for _ in range(3):
@@ -390,31 +386,31 @@ class ChangelogConformance:
         last = changelog.reader(1).last()
         assert last is not None
         assert (last.group, last.sequence) == (1, 3)
-        _refused(lambda: changelog.reader(2).last(), ChangelogError, "2")
+        _expect_error(lambda: changelog.reader(2).last(), ChangelogError, "2")
 
     def test_positions_are_kept(self, tmp_path: Path) -> None:
-        changelog, _ = self._created(tmp_path)
+        changelog, _ = self._create(tmp_path)
         assert list(changelog.positions()) == []
         for sequence in (1, 2, 3):
             changelog.put_position(sequence, b"at %d" % sequence)
         changelog.put_position(2, b"at 2")
-        _refused(lambda: changelog.put_position(2, b"elsewhere"), ChangelogDiverged, "1")
+        _expect_error(lambda: changelog.put_position(2, b"elsewhere"), ChangelogDiverged, "1")
         assert list(changelog.positions()) == [(1, b"at 1"), (2, b"at 2"), (3, b"at 3")]
         assert list(copy.deepcopy(changelog).positions(1)) == [(2, b"at 2"), (3, b"at 3")]
 
     def test_what_is_kept_stays(self, tmp_path: Path) -> None:
-        changelog, _ = self._created(tmp_path)
+        changelog, _ = self._create(tmp_path)
         assert list(changelog.kept()) == []
         large = Random(3).randbytes(500_000)
         for name, data in (("b.1", b"one"), ("a-2", large), ("b.1", b"one")):
             changelog.keep(name, data)
         changelog.put_position(1, b"at 1")
-        _refused(lambda: changelog.keep("b.1", b"other"), ChangelogDiverged, "b.1")
+        _expect_error(lambda: changelog.keep("b.1", b"other"), ChangelogDiverged, "b.1")
         assert list(copy.deepcopy(changelog).kept()) == [("a-2", large), ("b.1", b"one")]
         assert list(changelog.positions()) == [(1, b"at 1")]
 
     def test_what_is_forgotten_is_kept_no_longer(self, tmp_path: Path) -> None:
-        changelog, _ = self._created(tmp_path)
+        changelog, _ = self._create(tmp_path)
         for name in ("a", "b", "c"):
             changelog.keep(name, b"one")
         changelog.forget(["a", "c", "never"])
@@ -422,17 +418,21 @@ class ChangelogConformance:
         changelog.keep("a", b"another")
         assert list(copy.deepcopy(changelog).kept()) == [("a", b"another"), ("b", b"one")]
 
-    def _created(self, path: Path, keys: int = 50) -> tuple[Changelog, SampleGroup]:
+    def _create(self, path: Path, keys: int = 50) -> tuple[Changelog, SampleGroup]:
         changelog = self.make_changelog(path)
         changelog.prepare("op", 2)
         return changelog, SampleGroup(Random(7), keys=keys)
 
-    def _opened(self, path: Path, keys: int = 50) -> tuple[Changelog, ChangelogWriter, SampleGroup]:
-        changelog, sample = self._created(path, keys)
-        return changelog, changelog.writer(0), sample
+    def _open(self, path: Path, keys: int = 50, commits: int = 0) -> tuple[Changelog, ChangelogWriter, SampleGroup]:
+        """Return a changelog and a writer that has appended some commits of a sample."""
+        changelog, sample = self._create(path, keys)
+        writer = changelog.writer(0)
+        for _ in range(commits):
+            writer.append(*sample.commit())
+        return changelog, writer, sample
 
     @staticmethod
-    def _reopened(changelog: Changelog, writer: ChangelogWriter) -> ChangelogWriter:
+    def _reopen(changelog: Changelog, writer: ChangelogWriter) -> ChangelogWriter:
         writer.close()
         return changelog.writer(0)
 
@@ -462,8 +462,7 @@ class StagingChangelogConformance(ChangelogConformance):
         assert _sequences(reader) == [1, 2, 3, 4, 5]
 
     def test_what_was_not_published_is_appended(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._staging(tmp_path)
-        writer.append(*sample.commit())
+        changelog, writer, sample = self._staging(tmp_path, commits=1)
         for opened in (False, True):
             commit, blocks = sample.commit()
             assert writer.stage(commit, blocks)
@@ -474,8 +473,7 @@ class StagingChangelogConformance(ChangelogConformance):
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_of_two_attempts_one_is_there(self, tmp_path: Path) -> None:
-        changelog, writer, sample = self._staging(tmp_path)
-        writer.append(*sample.commit())
+        changelog, writer, sample = self._staging(tmp_path, commits=1)
         commit, blocks = sample.commit()
         other = changelog.writer(0)
         assert isinstance(other, StagingWriter)
@@ -488,7 +486,7 @@ class StagingChangelogConformance(ChangelogConformance):
         last = writer.last()
         assert last is not None
         assert last.attempt == commit.attempt
-        _refused(lambda: writer.append(failed, []), ChangelogDiverged)
+        _expect_error(lambda: writer.append(failed, []), ChangelogDiverged)
         # The second attempt of a batch replaces the first.
         commit, blocks = sample.commit()
         assert writer.stage(attrs.evolve(commit, attempt="failed"), [])
@@ -507,17 +505,12 @@ class StagingChangelogConformance(ChangelogConformance):
         for wrong in _others_than(commit):
             assert not writer.stage(wrong, blocks)
             assert not changelog.publish(0, wrong.sequence, wrong.attempt)
-
-        def failing() -> Iterator[Block]:
-            yield from blocks
-            raise ChangelogError("no more")
-
-        _refused(lambda: writer.stage(commit, failing()), ChangelogError, "no more")
+        _expect_error(lambda: writer.stage(commit, _failing(blocks)), ChangelogError, "no more")
         assert not changelog.publish(0, 2, commit.attempt)
         assert state_of(changelog.reader(0)) == sample.past[1]
 
-    def _staging(self, path: Path) -> tuple[StagingChangelog, StagingWriter, SampleGroup]:
-        changelog, writer, sample = self._opened(path)
+    def _staging(self, path: Path, commits: int = 0) -> tuple[StagingChangelog, StagingWriter, SampleGroup]:
+        changelog, writer, sample = self._open(path, commits=commits)
         assert isinstance(changelog, StagingChangelog)
         assert isinstance(writer, StagingWriter)
         return changelog, writer, sample

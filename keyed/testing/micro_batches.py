@@ -72,17 +72,17 @@ class MicroBatches:
         function, name = spec.function, spec.name
         batches = self.without_rows(spec, processing_time)
         highest: dict[ChannelId, int] = {}
-        came = 0
+        count = 0
         for side, (table, keys) in enumerate(zip(tables, (spec.keys, spec.keys2), strict=False)):
             if table is None or not table.num_rows:
                 continue
             check_keys(table, keys, name)
             if TIMESTAMP_COLUMN in table.column_names:
                 highest[side, ""] = max(column_values(table[TIMESTAMP_COLUMN]))
-            came += table.num_rows
+            count += table.num_rows
             if combines(function):
                 table = combined(function, table, keys, name)
-                came -= table.num_rows
+                count -= table.num_rows
             type_ = key_type(first_key(table, keys)) if table.num_rows else ""
             groups = group_indices(table, keys, len(batches))
             for index, batch in enumerate(batches):
@@ -92,7 +92,7 @@ class MicroBatches:
                 setattr(batch, "table2" if side else "table", rows)
         for batch in batches:
             batch.highest = highest
-        batches[0].rows_combined = came if combines(function) else 0
+        batches[0].rows_combined = count if combines(function) else 0
         return batches
 
     def without_rows(

@@ -223,12 +223,12 @@ def is_own(value: Any) -> bool:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, in its dictionary or in slots."""
-    slots = [name for cls in type(value).__mro__ for name in _listed(vars(cls).get("__slots__", ()))]
+    slots = [name for cls in type(value).__mro__ for name in _slot_names(vars(cls).get("__slots__", ()))]
     attributes = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
     return {name: held for name, held in (attributes | getattr(value, "__dict__", {})).items() if held is not _MISSING}
 
 
-def _listed(slots: Any) -> tuple[str, ...]:
+def _slot_names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 

@@ -258,12 +258,12 @@ def _compare(why: str, seen: str, scripts: Callable[[Any], tuple[Script, Script]
     def check(drawn: Any, tally: Tally) -> None:
         one, other = scripts(drawn)
         tally.steps(other.steps)
-        _differ(why, one, _ran(one, tally), other, other.run(), seen)
+        _check_same(why, one, _run(one, tally), other, other.run(), seen)
 
     return check
 
 
-def _ran(script: Script, tally: Tally) -> Outcome:
+def _run(script: Script, tally: Tally) -> Outcome:
     """Run a script, and count its events.
 
     Raises:
@@ -271,12 +271,12 @@ def _ran(script: Script, tally: Tally) -> Outcome:
     """
     outcome = script.run(watch=tally.look)
     if "error" in outcome:
-        _fails(script, outcome["error"])
+        _fail(script, outcome["error"])
     tally.outcome(outcome)
     return outcome
 
 
-def _differ(why: str, one: Script, first: Outcome, other: Script, second: Outcome, seen: str) -> None:
+def _check_same(why: str, one: Script, first: Outcome, other: Script, second: Outcome, seen: str) -> None:
     """Compare the outcomes of two scripts.
 
     Raises:
@@ -297,7 +297,7 @@ def _shown_place(expression: str) -> str:
     return expression.replace("{}.", "").removeprefix("sorted(").partition(", key")[0]
 
 
-def _fails(script: Script, error: str) -> None:
+def _fail(script: Script, error: str) -> None:
     raise _Failure(f"the function fails: {error:.500}", script.rows, script.lines("harness"))
 
 
@@ -446,7 +446,7 @@ def assert_deterministic(
         tally.steps(done)
         script = _script(function, [*done, End()], options)
         with drawing("low", draw_seed(script.steps)):
-            first = _ran(script, tally)
+            first = _run(script, tally)
         with drawing("high", draw_seed(script.steps)):
             second = script.run()
         if difference(first, second) is not None:
@@ -503,7 +503,7 @@ def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: 
     with drawing("low", draw_seed(script.steps)):
         again = script.run()
     try:
-        _differ(why, script, first, script, second, "in one run")
+        _check_same(why, script, first, script, second, "in one run")
     except _Failure as failure:
         if difference(first, again) is not None:
             raise
@@ -526,9 +526,9 @@ def _compare_arrivals(
         return
     left, right = _final_results(one), _final_results(other)
     if "error" in left:
-        _fails(one, left["error"])
+        _fail(one, left["error"])
     if difference(left, right) is not None:
-        _differ(
+        _check_same(
             f"{type(function).__name__} depends on the order in which rows of equal times, or within the delay of the "
             "watermark, arrive, or on those that arrive before an earlier timer fires (order='watermark' runs them by "
             "time; if they always arrive in one order: same_order=True)",
@@ -618,7 +618,7 @@ def _in_other_process(
             def check(drawn: Any, tally: Tally) -> None:
                 script = _script(function, [*drawn[0], End()], options)
                 with drawing("low", draw_seed(script.steps)):
-                    here = _ran(script, tally)
+                    here = _run(script, tally)
                 if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
                     raise failed
 
@@ -678,7 +678,7 @@ def assert_matches(
                 f"the model fails: {type(error).__name__}: {error}; its argument was {happened!r}"
             ) from error
         timed = any(isinstance(value, Record) for value in expected)
-        outputs = _ran(script, tally)["sorted({}.take_output(), key=repr)"]
+        outputs = _run(script, tally)["sorted({}.take_output(), key=repr)"]
         tally.left += bool(outputs or expected)
         values = sorted(outputs if timed else [record.value for record in outputs], key=repr)
         expected.sort(key=repr)
@@ -740,7 +740,7 @@ def assert_state_bounded(
             script = _script(function, [*cut, *last], options)
             held = script.run(_contents_by_key, None if last == [End()] else tally.look)
             if "error" in held:
-                _fails(script, held["error"])
+                _fail(script, held["error"])
             for key, (many, entries) in held["by key"].items():
                 if many > keeps:
                     raise _Failure(
@@ -866,7 +866,7 @@ def assert_runtimes_agree(
         cut = [Rows([row for part in parts for row in part[start : start + size]]) for start in starts]
         tally.steps(cut)
         script = _script(function, [*cut, End()], options)
-        results = _ran(script, tally)
+        results = _run(script, tally)
         names = schema_of(output).names if output is not None else ()
         others: dict[str, Callable[[], list[Any]]] = {"the local runtime": lambda: local(stream, size)}
         if spark is not None:

@@ -121,18 +121,19 @@ def replay(
                     Rows(batch).do(harness, each)
                 if commits[number].ended:
                     harness.end_of_input()
-            runs.append(_seen(harness))
+            runs.append(_read_results(harness))
     with _begin(log, function, last, options) as harness:
-        for (what, left), (_, logged) in zip(runs[0].items(), _seen(harness).items(), strict=True):
-            if what in ("state", "timer") and any(_differ(left, logged)):
+        for (what, left), (_, logged) in zip(runs[0].items(), _read_results(harness).items(), strict=True):
+            name = next(_differences(left, logged), None)
+            if what in ("state", "timer") and name is not None:
                 raise DefinitionError(
-                    f"rows: with these rows, {type(function).__name__} has another {next(_differ(left, logged))} than "
+                    f"rows: with these rows, {type(function).__name__} has another {name} than "
                     f"the changelog after batch {last}; give the rows, key, timestamp, watermark and order of the job"
                 )
     return Replayed(first, last, sum(map(len, batches)), tuple(_diff(*runs)))
 
 
-def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
+def _read_results(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
     """Return the observable content of a harness: outputs and timers with their counts, and states."""
     outputs = Counter(f"output {record!r}" for record in harness.take_output())
     for tag in harness.side_outputs:
@@ -151,7 +152,7 @@ def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
     return {"output": outputs, "state": states, "timer": timers}
 
 
-def _differ(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
     """Return the differences."""
     for what in sorted({*one, *other}):
         left, right = one.get(what, _NOTHING), other.get(what, _NOTHING)
@@ -316,5 +317,5 @@ def _diff(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -
         for sign, one, other in (("-", before[kind], after[kind]), ("+", after[kind], before[kind])):
             yield from (f"{sign} {text}" for text in sorted((Counter(one) - Counter(other)).elements()))
         old, new = before["state"], after["state"]
-        for what in _differ(old, new) if kind == "output" else ():
+        for what in _differences(old, new) if kind == "output" else ():
             yield from (f"{sign} {what} = {of[what]!r}" for sign, of in (("-", old), ("+", new)) if what in of)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import pyarrow as pa
 
 import keyed
 from keyed.arrow.write import arrow_schema, table_of
@@ -25,10 +26,6 @@ from keyed.destinations.ownership import Owner
 from keyed.destinations.sink import Sink, SinkBatch, SinkWriter, TableChanges
 from keyed.errors import KeyedError, QueryFailed
 from keyed.rows import row_class
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _ROW = row_class(("name", "n"))
 _SCHEMA = schema_of("name string, n bigint")
@@ -58,8 +55,6 @@ class _Rows(SinkBatch):
     def table(self) -> pa.Table | None:
         if not self._content:
             return None
-        import pyarrow as pa
-
         names = [name for name in _SCHEMA.names if not isinstance(self._content[0], dict) or name in self._content[0]]
         schema = pa.schema([arrow_schema(_SCHEMA).field(name) for name in names])
         return pa.Table.from_pylist([{name: row[name] for name in names} for row in self._content], schema)
@@ -195,7 +190,7 @@ class CopyConformance:
         raise NotImplementedError(f"{type(self).__name__} does not define read")
 
     def test_changes_replace_and_remove_rows(self, tmp_path: Path) -> None:
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             assert writer.last_copy() == (0, {})
             assert self._commit(writer, 1, _changes({"a": 1, "b": 2, "c": 3}))
             self._expect_rows(tmp_path, a=1, b=2, c=3)
@@ -206,13 +201,13 @@ class CopyConformance:
 
     def test_a_run_continues_after_the_last_transaction_and_its_note(self, tmp_path: Path) -> None:
         for number in range(3):
-            with self._opened(tmp_path) as writer:
+            with self._open(tmp_path) as writer:
                 self._expect_last(writer, number)
                 assert self._commit(writer, number + 1, _changes({"a": number}))
         self._expect_rows(tmp_path, a=2)
 
     def test_a_whole_table_replaces_all_rows(self, tmp_path: Path) -> None:
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             for number, rows in enumerate(({"a": 1, "b": 2, "c": 3}, {"b": 2, "c": 4, "d": 5}), 1):
                 assert self._commit(writer, number, _changes(rows, replaces=True))
                 self._expect_rows(tmp_path, **rows)
@@ -223,16 +218,16 @@ class CopyConformance:
             self._expect_rows(tmp_path, e=6)
 
     def test_a_note_without_changes_leaves_the_rows(self, tmp_path: Path) -> None:
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             assert self._commit(writer, 1, _changes({"a": 1}))
             assert self._commit(writer, 2, TableChanges(None))
         self._expect_rows(tmp_path, a=1)
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             self._expect_last(writer, 2)
 
     def test_a_transaction_that_comes_again_or_out_of_order_is_not_written(self, tmp_path: Path) -> None:
         for _ in range(2):
-            with self._opened(tmp_path) as writer:
+            with self._open(tmp_path) as writer:
                 writer.last_copy()
                 self._commit(writer, 1, _changes({"a": 1}))
                 for number in (1, 3):
@@ -244,33 +239,33 @@ class CopyConformance:
             yield _Rows([{"name": "b", "n": 2}])
             raise OSError("the table cannot be read")
 
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             assert self._commit(writer, 1, _changes({"a": 1}))
             with suppress(OSError):
                 self._commit(writer, 2, TableChanges(_Names(), failing()))
                 raise AssertionError("the error was lost")
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             self._expect_last(writer, 1)
         self._expect_rows(tmp_path, a=1)
 
     def test_one_of_two_writers_continues(self, tmp_path: Path) -> None:
-        with self._opened(tmp_path) as one:
+        with self._open(tmp_path) as one:
             assert self._commit(one, 1, _changes({"a": 1}))
-            with self._opened(tmp_path) as other:
+            with self._open(tmp_path) as other:
                 other.last_copy()
                 results = [self._tries(one, {"a": 2}), self._tries(other, {"a": 3})]
         assert sum(results) == 1, results
         self._expect_rows(tmp_path, a=2 if results[0] else 3)
 
     def test_the_copy_of_another_table_is_refused(self, tmp_path: Path) -> None:
-        with self._opened(tmp_path) as writer:
+        with self._open(tmp_path) as writer:
             assert self._commit(writer, 1, _changes({"a": 1}))
-        with suppress(KeyedError), self._opened(tmp_path, "job.others") as writer:
+        with suppress(KeyedError), self._open(tmp_path, "job.others") as writer:
             assert writer.last_copy() is None
         self._expect_rows(tmp_path, a=1)
 
     @contextmanager
-    def _opened(self, path: Path, table: str = "job.names") -> Iterator[SinkWriter]:
+    def _open(self, path: Path, table: str = "job.names") -> Iterator[SinkWriter]:
         writer = self.make_sink(path / "sink").open_copy(Owner([table]))
         try:
             writer.claim()

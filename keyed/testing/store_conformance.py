@@ -120,6 +120,20 @@ def _apply_to_both(store: LocalStore, expected: LocalStore, log_id: str, row: in
     assert_same(store, expected)
 
 
+def _apply_failing(store: LocalStore, changes: list[Change], tables: Sequence[TableDelta] = ()) -> None:
+    """Apply changes after which an error is raised, and assert that the store raises it."""
+
+    def failing() -> Iterator[Change]:
+        yield from changes
+        raise LookupError
+
+    try:
+        store.apply("log", 2, failing(), tables)
+    except LookupError:
+        return
+    raise AssertionError("the error was swallowed")
+
+
 def random_changes(random: Random, size: int, *, keys: int = 5, times: int = 8) -> list[Change]:
     """Return changes of all kinds that often hit the same few addresses and times.
 
@@ -156,7 +170,7 @@ def _timer(key: object, time: int, *, kind: int = TIMER_EVENT) -> Change:
     return timer_prefix(kind, encode_key(key)), timer_sub(time), encode_time(time)
 
 
-def _named(key: object, name: object, time: int) -> Change:
+def _named_timer(key: object, name: object, time: int) -> Change:
     return timer_prefix(TIMER_EVENT, encode_key(key)), named_timer_sub(encode_key(name)), encode_time(time)
 
 
@@ -229,7 +243,7 @@ class LocalStoreConformance:
             (_state(PLAIN, "k" * 1000), b"s" * 1000, b"v" * 1_000_000),
             (_state(TTL_EVENT, "ttl"), b"", encode_time(5) + b"value"),
             _timer("t", 7),
-            _named("t", "name", 3),
+            _named_timer("t", "name", 3),
         ]
         _apply_to_both(store, expected, "log", 1, changes)
         store.close()
@@ -244,7 +258,7 @@ class LocalStoreConformance:
 
     def test_the_last_change_of_an_address_wins(self, tmp_path: Path) -> None:
         store, expected = self.make_store(tmp_path), ReferenceStore()
-        for change in (_named("k", "n", 4), (_state(TTL_PROCESSING, "k"), b"", encode_time(4)), _timer("k", 4)):
+        for change in (_named_timer("k", "n", 4), (_state(TTL_PROCESSING, "k"), b"", encode_time(4)), _timer("k", 4)):
             prefix, sub, value = change
             assert value is not None
             later = value if sub[:1] == b"\x00" else encode_time(6)
@@ -256,7 +270,7 @@ class LocalStoreConformance:
     def test_removing_what_is_not_there_does_nothing(self, tmp_path: Path) -> None:
         store, expected = self.make_store(tmp_path), ReferenceStore()
         _apply_to_both(store, expected, "log", 1, [_timer("k", 4), (_state(PLAIN, "k"), b"a", b"1")])
-        for prefix, sub, _ in (_timer("k", 5), _named("k", 1, 5), _timer("other", 4)):
+        for prefix, sub, _ in (_timer("k", 5), _named_timer("k", 1, 5), _timer("other", 4)):
             _apply_to_both(store, expected, "log", 2, [(prefix, sub, None)])
         others = [(_state(kind, "k"), sub, None) for kind in (PLAIN, TTL_EVENT) for sub in (b"", b"b")]
         _apply_to_both(store, expected, "log", 3, others)
@@ -280,7 +294,7 @@ class LocalStoreConformance:
         with closing(self.make_store(tmp_path)) as store:
             times = [MIN_TIMESTAMP, -(2**40), -1, 0, 1, 255, 256, 2**40, MAX_TIMESTAMP]
             changes = [_timer(key, time) for key in ("b", "a", 3, None) for time in times]
-            changes += [_named(key, name, time) for key in ("a", 3) for name, time in enumerate(times)]
+            changes += [_named_timer(key, name, time) for key in ("a", 3) for name, time in enumerate(times)]
             Random(0).shuffle(changes)
             store.apply("log", 1, changes)
             for time in (*times, -5, 300):
@@ -319,7 +333,7 @@ class LocalStoreConformance:
             store.apply("log", 1, [_timer("k", 100)])
             assert list(store.due(TIMER_EVENT, 90)) == []
             assert [time for time, _, _ in store.due(TIMER_EVENT, 200)] == [100]
-            store.apply("log", 2, [_timer("k", 50), _named("k", 1, 40)])
+            store.apply("log", 2, [_timer("k", 50), _named_timer("k", 1, 40)])
             assert [time for time, _, _ in store.due(TIMER_EVENT, 90)] == [40, 50]
             prefix = timer_prefix(TIMER_EVENT, encode_key("k"))
             store.apply("log", 3, [(prefix, timer_sub(time), None) for time in (50, 100)])
@@ -345,18 +359,8 @@ class LocalStoreConformance:
     def test_a_failed_apply_leaves_the_store_as_before_or_empty(self, tmp_path: Path) -> None:
         store, before = self.make_store(tmp_path), ReferenceStore()
         _apply_to_both(store, before, "log", 1, [_timer("k", 1), (_state(PLAIN, "k"), b"", b"1")])
-
-        def failing() -> Iterator[Change]:
-            yield _timer("k", 2)
-            yield _state(PLAIN, "k"), b"", b"2"
-            raise LookupError
-
-        try:
-            store.apply("log", 2, failing())
-        except LookupError:
-            assert_same(store, ReferenceStore() if store.position() is None else before)
-        else:
-            raise AssertionError("the error was swallowed")
+        _apply_failing(store, [_timer("k", 2), (_state(PLAIN, "k"), b"", b"2")])
+        assert_same(store, ReferenceStore() if store.position() is None else before)
         store.close()
 
     def test_reset_drops_everything(self, tmp_path: Path) -> None:
@@ -430,17 +434,8 @@ class LocalStoreConformance:
     def test_a_failed_apply_leaves_tables_as_before_or_empty(self, tmp_path: Path) -> None:
         with closing(self.make_store(tmp_path)) as store:
             store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
-
-            def failing() -> Iterator[Change]:
-                raise LookupError
-                yield
-
-            try:
-                store.apply("log", 2, failing(), [_delta(written={("a", 1): 2})])
-            except LookupError:
-                assert _rows(store) == ({} if store.position() is None else {("a", 1): 1})
-            else:
-                raise AssertionError("the error was swallowed")
+            _apply_failing(store, [], [_delta(written={("a", 1): 2})])
+            assert _rows(store) == ({} if store.position() is None else {("a", 1): 1})
 
     def test_reset_drops_tables(self, tmp_path: Path) -> None:
         with closing(self.make_store(tmp_path)) as store:

@@ -288,7 +288,7 @@ def streams(
     first = 0 if leads else min((now for now, times, *_ in timed if times), default=0)
     for now, times, lag, row, _ in sorted(timed, key=lambda each: each[0]):
         time = max(now - first - lag, 0)
-        record = Record(row if timestamp is None else _stamped(row, timestamp, time), time)
+        record = Record(row if timestamp is None else _stamp(row, timestamp, time), time)
         elements += [record] * times
     return elements
 
@@ -308,7 +308,7 @@ def _column(row: Any, name: str) -> Any:
     return row[name] if isinstance(row, dict) else getattr(row, name)
 
 
-def _stamped(row: Any, column: str, time: int) -> Any:
+def _stamp(row: Any, column: str, time: int) -> Any:
     """Return a row with its timestamp in a column."""
     old = _column(row, column)
     new = _EPOCH + dt.timedelta(milliseconds=time) if isinstance(old, dt.datetime) else time

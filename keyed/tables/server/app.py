@@ -239,7 +239,7 @@ class _Server:
         """Return the job's own status; nothing for tokens of some tables."""
         return dict(self.job_status()) if ALL_TABLES in open_to else {}
 
-    def _described(self, open_to: frozenset[str], job: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _describe(self, open_to: frozenset[str], job: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the description of the newest batch; for tokens of some tables only the parts about these."""
         job = self._job(open_to) if job is None else job
         return {"batch": self.tables.batch, "positions": self._positions(open_to), "job": job}
@@ -259,7 +259,7 @@ class _Server:
             await self.peers.refresh()
 
         def work() -> Any:
-            described = self._described(open_to)
+            described = self._describe(open_to)
             if has_peers:
                 return described | {"peers": self.peers.described(described["positions"])}
             return described | ({"server": self.peers.id} if _is_share(request) else {})
@@ -269,11 +269,11 @@ class _Server:
     async def batches(self, request: Request) -> ASGIApp:
         open_to = self._tables_open_to(request)
         self._check_streams()
-        events = BatchEvents(lambda: self.tables.batch, partial(self._job, open_to), partial(self._described, open_to))
+        events = BatchEvents(lambda: self.tables.batch, partial(self._job, open_to), partial(self._describe, open_to))
         return self._stream(request, events)
 
     async def open_session(self, request: Request) -> Response:
-        token = (await self._parsed(request, _SessionRequest, "the body has no token")).token
+        token = (await self._parse(request, _SessionRequest, "the body has no token")).token
         session = self.access.session_of(token)
         if session is None:
             raise Refused(401, "Unauthorized", "the token is unknown")
@@ -343,7 +343,7 @@ class _Server:
                     addresses.append(scan.last)
                     yield entry
 
-            page = {"entries": self._listed(entries()), "next": scan.token}
+            page = {"entries": self._encode(entries()), "next": scan.token}
             page["position"] = self._position(request, scan.position)
             return page | {"addresses": addresses} if is_share else page
 
@@ -382,7 +382,7 @@ class _Server:
                     keys.append(each.entry)
                     yield window_row(table.schema, each) if kind == "window" else each.value
 
-            entries: Any = self._listed(values())
+            entries: Any = self._encode(values())
             if kind == "map":
                 entries = dict(zip(keys, entries, strict=True))
             return {
@@ -404,7 +404,7 @@ class _Server:
         def work() -> Any:
             key, entry, namespace = _place(table, request, query)
             versions = table.history(key, entry, namespace=namespace, limit=limit, after=query.get("after"))
-            return {"key": key, "versions": self._listed(versions), "next": versions.token}
+            return {"key": key, "versions": self._encode(versions), "next": versions.token}
 
         return await self._answer_for_key(request, work)
 
@@ -418,7 +418,7 @@ class _Server:
             as_of = batch_or_time(query.get("as_of"), "as_of")
             changes = state_table.last_changes(limit, as_of=as_of, timeout=self.limits.scan_seconds)
             return {
-                "changes": self._listed(attrs.asdict(change, recurse=False) for change in changes),
+                "changes": self._encode(attrs.asdict(change, recurse=False) for change in changes),
                 "oldest": table.oldest_batch,
                 "position": self._position(request, table.position),
             }
@@ -446,7 +446,7 @@ class _Server:
                                 table.stored(key), key=lambda each: (each[1].domain.value, each[1].timestamp)
                             )
                 page = list(islice(stored, limit))
-                timers = {"timers": self._listed(timer._asdict() for _, timer in page)}
+                timers = {"timers": self._encode(timer._asdict() for _, timer in page)}
                 if not is_share:
                     return timers
                 position = self._position(request, snapshot.positions[table.operator])
@@ -456,7 +456,7 @@ class _Server:
 
     async def run_sql(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
-        query = await self._parsed(request, _SqlRequest, "the body is not a query")
+        query = await self._parse(request, _SqlRequest, "the body is not a query")
         names = None if ALL_TABLES in open_to else sorted(open_to)
         if _PUSH.search(query.query):
             raise BadRequest("a query that ends with EMIT CHANGES is followed: GET /sql/changes?query=...")
@@ -539,7 +539,7 @@ class _Server:
                             target = f"/tables/{quote(name)}/arrow?{urlencode(about)}"
                             seconds = self.limits.sql_seconds
                             answer = await self.peers.ask(address, target, sink=sink, seconds=seconds)
-                            self._passed(None, *answer)
+                            self._check_answer(None, *answer)
                         copies.setdefault(name, []).append(str(path))
             except PeerUnavailable:
                 continue
@@ -649,7 +649,7 @@ class _Server:
     async def _example_of_peers(self, name: str, table: StateTable) -> tuple[Any, Any]:
         async def ask(servers: Mapping[str, Any]) -> tuple[Any, Any]:
             for address in servers:
-                body = self._passed(None, *await self.peers.ask(address, "/tables?share=true"))
+                body = self._check_answer(None, *await self.peers.ask(address, "/tables?share=true"))
                 for one in msgspec.json.decode(body)["tables"]:
                     if one["name"] == name and one.get("example"):
                         return _example_of(one["example"])
@@ -684,7 +684,7 @@ class _Server:
 
         async def ask(servers: dict[str, list[int]]) -> Response:
             headers = {_EXAMPLE: _example_text(*request.state.example)}
-            body = self._passed(request, *await self.peers.ask(next(iter(servers)), _target(request), headers))
+            body = self._check_answer(request, *await self.peers.ask(next(iter(servers)), _target(request), headers))
             answer = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             if "position" in answer and ALL_TABLES not in request.state.open_to:
                 position = msgspec.json.decode(answer["position"])
@@ -716,12 +716,12 @@ class _Server:
             own = await self._answer(partial(work, is_share=True, as_of=as_of))
             target = _target(request, as_of=as_of)
             answers = await asyncio.gather(*(self.peers.ask(each, target, headers) for each in servers))
-            parts = [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
-            return await self._answer(lambda: self._merged(name, parts, query, limit))
+            parts = [bytes(own.body), *(self._check_answer(request, *answer) for answer in answers)]
+            return await self._answer(lambda: self._merge(name, parts, query, limit))
 
         return await self._own_or_from_peers(request, partial(self._answer, work), ask)
 
-    def _merged(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
+    def _merge(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
         """Return the answer for all keys from those of several servers; an item of two servers is the same in both."""
         by_key: dict[bytes, msgspec.Raw] = {}
         positions, is_more = [], False
@@ -751,7 +751,7 @@ class _Server:
         position = {field: value for field, value in first.items() if field not in hidden}
         return merged | {"position": position | {"watermark": min(each["watermark"] for each in positions)}}
 
-    def _passed(self, request: Request | None, status: int, body: bytes) -> bytes:
+    def _check_answer(self, request: Request | None, status: int, body: bytes) -> bytes:
         """Return the body of a peer's answer, unless it is an error, which the client gets."""
         if status == 200:
             return body
@@ -777,13 +777,13 @@ class _Server:
                 # The server stops, and gives up waiting for what still runs.
                 response = error_response(503, "Stopping", "the server is stopping")
             except Exception as error:  # noqa: BLE001 - following may have ended with any, and all are answered
-                response = self._failed(request, path, error)
+                response = self._answer_error(request, path, error)
             self.requests[path, getattr(response, "status_code", 200)] += 1
             return response
 
         return Route(path, endpoint, methods=[method])
 
-    def _failed(self, request: Request, path: str, error: Exception) -> Response:
+    def _answer_error(self, request: Request, path: str, error: Exception) -> Response:
         """Return the response of a request that failed."""
         if self.tables.status in _ENDED:
             return error_response(503, type(error).__name__, self._message(request, error))
@@ -863,7 +863,7 @@ class _Server:
 
         return await self._in_thread(work) if isinstance(as_of, datetime) else as_of
 
-    def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
+    def _encode(self, items: Iterable[Any]) -> list[msgspec.Raw]:
         """Return items as JSON; reading stops when the answer is too large."""
         listed, size = [], 0
         for item in items:
@@ -901,7 +901,7 @@ class _Server:
             raise BadRequest(f"limit={text!r:.140} must be 1 to {self.limits.page}")
         return int(text)
 
-    async def _parsed(self, request: Request, type_: type[_T], message: str) -> _T:
+    async def _parse(self, request: Request, type_: type[_T], message: str) -> _T:
         """Return the body of a request as a type; it is refused with a message if it is not of it."""
         try:
             return msgspec.convert(decoded(await self._body(request), "the body"), type_)

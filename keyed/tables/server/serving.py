@@ -97,7 +97,7 @@ def serve(
     Raises:
         DefinitionError: The address is not loopback and there are no tokens; or it is in use.
     """
-    server, listening, address = _prepared(tables, **options)
+    server, listening, address = _prepare(tables, **options)
     with listening:
         ready(address)
         server.run(sockets=[listening])
@@ -113,7 +113,7 @@ def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[st
         DefinitionError: As in `serve`.
         Exception: The server did not start, or ended with it.
     """
-    server, listening, address = _prepared(tables, **options)
+    server, listening, address = _prepare(tables, **options)
     work = Background(f"server at {address}", lambda: server.run([listening]))
     server.is_stopping = lambda: work.is_stopping
     with listening:
@@ -129,7 +129,7 @@ def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[st
         work.check()
 
 
-def _prepared(
+def _prepare(
     tables: StateTables,
     *,
     host: str = "127.0.0.1",
