@@ -109,6 +109,7 @@ class Feed:
     following: Background
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Subscription(Iterator[Change], AsyncIterator[Change]):
     """The changes of a table: the state at one batch, then the changes of each later batch, in order.
 
@@ -123,16 +124,13 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         token: The token of the last change that was delivered, for ``subscribe(after=)``; ``None`` before the first.
     """
 
-    def __init__(
-        self,
-        state: str,
-        feed: Feed,
-        within: Callable[[EntryReader], tuple[bytes, bytes]],
-        after: str | None,
-    ) -> None:
-        self._state = state
-        self._feed = feed
-        self._within = within
+    _state: str
+    _feed: Feed
+    _within: Callable[[EntryReader], tuple[bytes, bytes]]
+    _after: str | None
+
+    def __attrs_post_init__(self) -> None:
+        feed, after = self._feed, self._after
         # Changes that were read and not delivered yet.
         self._undelivered: deque[Change] = deque()
         # Held during a read: the thread of a cancelled reader may still be reading.

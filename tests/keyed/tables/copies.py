@@ -201,6 +201,8 @@ def key_of(tables: StateTables, name: str) -> tuple[str, ...]:
 
 def check(kafka: str, tables: StateTables, name: str, topic: str, partitions: int = 1) -> None:
     """Check that a topic holds a table."""
+    # A commit returns before the broker has ended the transaction in each partition.
+    until(lambda: topics.ended(kafka, topic))
     assert folded(kafka, topic, partitions) == expected(tables, name, key_of(tables, name))
 
 
