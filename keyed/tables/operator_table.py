@@ -14,6 +14,8 @@ from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.base.durations import instant_ms, instant_of
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.state_schema import StateSchema
@@ -24,7 +26,7 @@ from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.stored_entries import ComputedEntries, StoredEntries, differences
 
 if TYPE_CHECKING:
-    from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
+    from keyed.stores.version_store import Extent, VersionedBatch
 
 _NONE, _TUPLE = encode_key(None), encode_key(())[:1]
 _Change = tuple[bytes, bytes, bytes | None, bytes | None]
@@ -130,29 +132,23 @@ class OperatorTableReader(EntryReader):
         return inside + encode_key((low,))[:-1], inside + encode_key((high,))[:-1]
 
 
+@attrs.define(eq=False, slots=False)
 class OperatorTableEntries(ComputedEntries):
     """The rows of an operator's table as of a commit.
 
     Args:
         store: The store that holds them.
-        at: The commit.
+        commit: The commit.
         reader: The reader of the table.
-        source: Returns the stored entries of the state as of a commit.
+        source_at: Returns the stored entries of the state as of a commit.
     """
 
     _reader: OperatorTableReader
+    _source_at: Callable[[VersionedBatch], StoredEntries]
 
-    def __init__(
-        self,
-        store: VersionStore,
-        at: VersionedBatch,
-        reader: OperatorTableReader,
-        source: Callable[[VersionedBatch], StoredEntries],
-    ) -> None:
-        super().__init__(store, at.commit, reader)
-        self._at = at
-        self._source_at = source
-        self._source = source(self._at)
+    def __attrs_post_init__(self) -> None:
+        self._at = self._store.batch(self._commit)
+        self._source = self._source_at(self._at)
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the value of a row; without a window's end, of the first window with the start."""
@@ -217,7 +213,7 @@ class OperatorTableEntries(ComputedEntries):
         return ((head, list(entries)) for head, entries in groups)
 
     def _as_of(self, commit: int) -> OperatorTableEntries:
-        return OperatorTableEntries(self._store, self._store.batch(commit), self._reader, self._source_at)
+        return OperatorTableEntries(self._store, commit, self._reader, self._source_at)
 
     def _commits_of(self, prefix: bytes, sub: bytes) -> list[int]:
         extent = self._store.extent

@@ -380,7 +380,7 @@ class View:
     def stored_entries(self, reader: EntryReader) -> StoredEntries:
         """Return the stored entries of a state, by the addresses under which they are shown."""
         if isinstance(reader, OperatorTableReader):
-            return OperatorTableEntries(self.store, self.at, reader, partial(self._stored_at, reader.inner))
+            return OperatorTableEntries(self.store, self.at.commit, reader, partial(self._stored_at, reader.inner))
         return self._stored_at(reader, self.at)
 
     def _stored_at(self, reader: EntryReader, at: VersionedBatch) -> StoredEntries:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
+
 from keyed.codec.keys import encode_key
 from keyed.errors import EncodingError
 from keyed.stores.database import successor
@@ -23,6 +25,7 @@ _Place = TypeVar("_Place", bytes, tuple[bytes, bytes])
 _Change = tuple[bytes, bytes, bytes | None, bytes | None]
 
 
+@attrs.define(eq=False, slots=False)
 class StoredEntries:
     """Entries under their stored addresses.
 
@@ -32,10 +35,9 @@ class StoredEntries:
         reader: The reader of the state.
     """
 
-    def __init__(self, store: VersionStore, commit: int, reader: EntryReader) -> None:
-        self._store = store
-        self._commit = commit
-        self._reader = reader
+    _store: VersionStore
+    _commit: int
+    _reader: EntryReader
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the value of an entry."""
@@ -152,6 +154,7 @@ def shown_entries(
     return sorted(shown)
 
 
+@attrs.define(eq=False, slots=False)
 class NamedEntries(ComputedEntries):
     """Entries under the names of their namespaces.
 
@@ -159,12 +162,10 @@ class NamedEntries(ComputedEntries):
         store: The store that holds them.
         commit: The commit.
         reader: The reader of the state.
-        names: The reader of the state with the names.
+        names_reader: The reader of the state with the names.
     """
 
-    def __init__(self, store: VersionStore, commit: int, reader: EntryReader, names: EntryReader) -> None:
-        super().__init__(store, commit, reader)
-        self._names_reader = names
+    _names_reader: EntryReader
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the value of an entry."""

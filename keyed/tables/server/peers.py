@@ -142,7 +142,7 @@ class PeerShares:
         peer, began = self._peers[address], time.monotonic()
         seconds = min(self._config.timeout, _STATUS_SECONDS)
         try:
-            status, body = await run_in_threadpool(self._request, address, "/status?share=true", seconds=seconds)
+            status, body = await run_in_threadpool(self._request, address, "/status?share=true", {}, seconds, None)
             if status != 200:
                 kind = {401: "it refuses the token of its peers", 421: "it refuses this name of its host"}.get(status)
                 raise PeerUnavailable(kind or f"its status is {status}")
@@ -248,9 +248,10 @@ class PeerShares:
                 status.
             Refused: As many requests to peers run already, or the answer is too large.
         """
+        seconds = self._config.timeout if seconds is None else seconds
         async with self._concurrency.acquired():
             try:
-                status, answer = await run_in_threadpool(self._request, address, target, headers, seconds, sink)
+                status, answer = await run_in_threadpool(self._request, address, target, headers or {}, seconds, sink)
                 if status in (401, 403, 421):
                     raise PeerUnavailable(f"it refuses requests of peers with status {status}")
                 if status == 503 and GroupUnavailable.__name__.encode() in answer[:200]:
@@ -261,21 +262,15 @@ class PeerShares:
             return status, answer
 
     def _request(
-        self,
-        address: str,
-        target: str,
-        headers: Mapping[str, str] | None = None,
-        seconds: float | None = None,
-        sink: BinaryIO | None = None,
+        self, address: str, target: str, headers: Mapping[str, str], seconds: float, sink: BinaryIO | None
     ) -> tuple[int, bytes]:
         own = {} if self._config.token is None else {"authorization": f"Bearer {self._config.token}"}
-        seconds = self._config.timeout if seconds is None else seconds
         parts = urlsplit(address)
         make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = make(parts.netloc, timeout=seconds)
         deadline = time.monotonic() + seconds
         try:
-            connection.request("GET", target, headers=own | dict(headers or {}))
+            connection.request("GET", target, headers={**own, **headers})
             response = connection.getresponse()
             answer, size = bytearray(), 0
             # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.
