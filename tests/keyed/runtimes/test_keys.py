@@ -291,16 +291,6 @@ def test_nan_and_zero_are_one_key_each(spark, tmp_path):
 
 
 @pytest.mark.long
-def test_a_session_of_a_nan_key_has_all_its_rows_on_spark(spark, tmp_path):
-    write(tmp_path / "in", 0, [(NAN, 1), (NAN, 2)])
-    write(tmp_path / "in", 1, [(NAN, 3), (1.0, 30)])
-    sessions = source(spark, tmp_path / "in").key_by("k").window(w.EventTimeSessionWindows.with_gap(10))
-    counted = sessions.aggregate({"n": w.Count()}, parallelism=2)
-    found = counted.run(checkpoint=tmp_path / "checkpoint", drain=True).values
-    assert sorted((str(row.k), row.n) for row in found) == [("1.0", 1), ("nan", 3)]
-
-
-@pytest.mark.long
 def test_other_keys_on_a_checkpoint_and_one_of_the_local_runtime_are_refused(spark, tmp_path):
     folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     write(folder, 0, [(1.0, 1)])

@@ -232,28 +232,6 @@ def rows_in(out):
     )
 
 
-@pytest.mark.long
-def test_spark_queries_know_their_folders(spark, tmp_path):
-    write_file(tmp_path / "in", 0, [("a", 1, 1), ("b", 2, 99)])
-    out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
-    count(files_source(spark, tmp_path / "in"), changelog=changelog).run(out, checkpoint=tmp_path / "first")
-    before = parquet_rows(out)
-    with pytest.raises(SinkError, match="was written by the query"):
-        count(files_source(spark, tmp_path / "in")).run(out, checkpoint=tmp_path / "second")
-    batch = keyed.stream(spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint"), timestamp="t")
-    with pytest.raises(SinkError):
-        count(batch).run(out)
-    assert parquet_rows(out) == before
-    write_file(tmp_path / "in", 1, [("a", 3, 3)])
-    restored = count(files_source(spark, tmp_path / "in"), restore_from=changelog)
-    restored.run(out, checkpoint=tmp_path / "third")
-    assert parquet_rows(out) == sorted([*before, ("a", 2, 4)])
-    with pytest.raises(SinkError):
-        count(files_source(spark, tmp_path / "in"), changelog=changelog).run(out, checkpoint=tmp_path / "first")
-    count(batch).run(keyed.parquet_sink(out, mode="overwrite"))
-    assert parquet_rows(out) == [("a", 1, 1)]
-
-
 def test_a_query_goes_on_in_its_folder_on_the_other_runtime(spark, tmp_path):
     out = tmp_path / "out"
     logs = [DirectoryChangelog(tmp_path / f"log-{number}") for number in range(2)]

@@ -10,6 +10,8 @@ import keyed
 from keyed import KeyedProcessFunction, OutputTag
 from keyed.errors import DefinitionError, OutputDefinitionError, QueryFailed
 from keyed.rows import row
+from tests.keyed.runtimes.conftest import long_on_spark
+from tests.keyed.runtimes.spark.functions import COUNTED, Count
 
 SIDE = OutputTag("side", "n bigint")
 
@@ -104,17 +106,28 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         emitting(1, 2).run(tmp_path, rows_per_batch=1, on_progress=block)
 
 
-def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(tmp_path):
+@long_on_spark
+def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(runtime, tmp_path):
     seen = []
 
     def write(values, batch_id, query_id):
+        if runtime.session is not None:
+            values.collect()
         seen.append((batch_id, query_id))
 
-    for checkpoint in ("one", "two"):
-        emitting(1, 2).run(write, checkpoint=tmp_path / checkpoint, rows_per_batch=1)
+    def run(**options):
+        source = runtime.source(tmp_path / "in")
+        source.key_by("k").process(Count(), COUNTED).run(write, drain=False, **options, **runtime.batches)
+
+    runtime.size = 1
+    for number in range(2):
+        runtime.add(tmp_path / "in", [("a", number, 1)])
+        run(checkpoint=tmp_path / "one")
+    run(checkpoint=tmp_path / "two")
     assert [number for number, _ in seen] == [0, 1, 0, 1]
-    one, again, two, _ = [query for _, query in seen]
-    assert one == again != two
-    # Without a checkpoint each run is a query of its own.
-    emitting(1).run(write)
-    assert seen[-1][1] not in {one, two}
+    one, again, two, same = [query for _, query in seen]
+    assert one == again != two == same
+    if runtime.session is None:
+        # Without a checkpoint each run is a query of its own.
+        run()
+        assert seen[-1][1] not in {one, two}

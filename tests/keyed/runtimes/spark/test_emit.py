@@ -46,11 +46,6 @@ def test_a_run_of_one_value_each_keeps_its_timestamps():
     assert rows[TIMESTAMP] == [0, 1, 4, 9, 16]
 
 
-def test_without_a_stage_that_follows_there_are_no_timestamps():
-    rows, notes = frames(emitter(timestamps=False), [(("a", 1), 10)])
-    assert list(rows) == list(notes) == ["k", "n", NOTE]
-
-
 def test_the_mark_comes_alone_where_nothing_was_emitted():
     [notes] = frames(emitter())
     assert [GroupMark.of_note(note) for note in notes[NOTE]] == [MARK]
@@ -72,11 +67,6 @@ def test_large_side_outputs_leave_in_several_chunks(monkeypatch):
     [notes] = frames(emitter(late="x int"), late=[((i,), None) for i in range(8)])
     chunks = [read_chunk(note).to_pydict()["x"] for note in notes[NOTE][:-1]]
     assert chunks == [[0, 1, 2], [3, 4, 5], [6, 7]]
-
-
-def test_a_main_output_that_nobody_reads_is_dropped():
-    [notes] = frames(emitter(None, timestamps=False), [(("a", 1), 10)])
-    assert notes == {NOTE: [MARK.note()]}
 
 
 def test_timestamps_travel_as_microseconds():
@@ -129,9 +119,17 @@ def test_tables_are_columns_with_their_timestamps():
     assert notes[NOTE] == [b"Sxyz", MARK.note()]
 
 
-def test_timestamps_of_tables_are_left_out_where_no_stage_follows():
-    rows, notes = table_frames(emitter(timestamps=False), pa.table({"k": ["a"], "n": [1], TIMESTAMP: [10]}))
+ONE_TABLE = pa.table({"k": ["a"], "n": [1], TIMESTAMP: [10]})
+ONE_ROW = {"rows": lambda made: frames(made, [(("a", 1), 10)]), "tables": lambda made: table_frames(made, ONE_TABLE)}
+
+
+@pytest.mark.parametrize("emit", ONE_ROW.values(), ids=ONE_ROW)
+def test_timestamps_are_left_out_where_no_stage_follows_and_outputs_that_nobody_reads_are_dropped(emit):
+    rows, notes = emit(emitter(timestamps=False))
     assert list(rows) == list(notes) == ["k", "n", NOTE]
+    [notes] = emit(emitter(None, timestamps=False))
+    assert notes[NOTE][-1] == MARK.note()
+    assert [*notes] == [NOTE]
 
 
 def test_instants_in_tables_travel_as_microseconds():
@@ -160,8 +158,3 @@ def test_tables_of_side_outputs_get_the_columns_of_their_tag():
 def test_a_column_that_does_not_fit_a_side_output_is_named():
     with pytest.raises(OutputDefinitionError, match=r"operator 'op', side output 'late'.*'x'"):
         table_frames(emitter(late="x int"), late=[pa.table({"x": ["one"]})])
-
-
-def test_a_main_output_of_tables_that_nobody_reads_is_dropped():
-    [notes] = table_frames(emitter(None, timestamps=False), pa.table({"x": [1]}))
-    assert notes == {NOTE: [b"Sxyz", MARK.note()]}

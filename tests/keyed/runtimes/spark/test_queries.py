@@ -13,7 +13,6 @@ import keyed
 from keyed import bounded_out_of_orderness, collect_sink, errors
 from keyed.runtimes.spark.session.session_check import FORMAT
 from tests.keyed.runtimes.spark.functions import (
-    BAD,
     BIG,
     COUNTED,
     EVERY,
@@ -22,7 +21,6 @@ from tests.keyed.runtimes.spark.functions import (
     Count,
     Remind,
     Show,
-    WrongType,
     best,
     count,
     expected_counts,
@@ -215,30 +213,6 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
     assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 2, 5), ("b", 1, 1)]
 
 
-def test_bad_rows_fail_the_query_or_go_to_a_side_output(spark):
-    rows = [("a", 1, 1), (None, 2, 2), ("b", None, 3), ("b", 4, 4)]
-    frame = spark.createDataFrame(rows, SCHEMA)
-    with pytest.raises(errors.NullKeyError, match=r"key None of Row.* is null"):
-        count(keyed.stream(frame.where("t = 2"), timestamp="t")).run()
-    with pytest.raises(errors.TimestampError, match="timestamp is null in row"):
-        count(keyed.stream(frame.where("k = 'b'"), timestamp="t")).run()
-    counted = count(keyed.stream(frame, timestamp="t", on_bad_row=BAD))
-    good, bad = collect_sink(), collect_sink()
-    result = keyed.run(counted.to(good), counted.side_output(BAD).to(bad))
-    assert sorted(good.values) == [("a", 1, 1), ("b", 1, 4)]
-    assert sorted(bad.values, key=repr) == [("b", None, 3), (None, 2, 2)]
-    assert result.metrics["count"]["rows_bad"] == 2
-
-
-def test_an_output_that_does_not_fit_names_operator_column_and_value(spark):
-    frame = spark.createDataFrame([("a", 1, 1)], SCHEMA)
-    wrong = keyed.stream(frame).key_by("k").process(WrongType(), COUNTED)
-    with pytest.raises(
-        errors.OutputDefinitionError, match="operator 'WrongType', main output, column 'n': 'one' of type str"
-    ):
-        wrong.run()
-
-
 def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
     write_file(tmp_path / "in", 0, rows_of(1, 60))
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
@@ -248,22 +222,6 @@ def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
     assert parquet_rows(tmp_path / "out") == expected_counts(rows_of(1, 60))
     metrics = keyed.recovery.spark_metrics(query.lastProgress)["count"]
     assert (metrics["rows_in"], metrics["rows_out"], metrics["watermark"]) == (60, 60, 58)
-
-
-@pytest.mark.long
-def test_state_on_disk_survives_the_loss_of_its_folder(spark, tmp_path):
-    import shutil
-
-    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
-    stores = tmp_path / "stores"
-    for number, batch in enumerate(rows):
-        write_file(tmp_path / "in", number, batch)
-        if number == 2:
-            shutil.rmtree(stores)
-        counted = count(files_source(spark, tmp_path / "in"), parallelism=2, store="rocksdb")
-        counted.run(tmp_path / "out", checkpoint=tmp_path / "ck", local_dir=stores)
-    assert parquet_rows(tmp_path / "out") == expected_counts([row for batch in rows for row in batch])
-    assert len([path for path in stores.iterdir() if path.name.startswith("count-")]) == 2
 
 
 def test_workers_share_a_store_by_default_and_open_one_of_a_third_party(spark, tmp_path):
@@ -376,20 +334,3 @@ def test_wrong_options_are_refused(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     with pytest.raises(errors.DefinitionError, match="leave out ticks=False"):
         without.run(checkpoint=tmp_path / "ck", drain=True)
-
-
-@pytest.mark.long
-def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(spark, tmp_path):
-    seen = []
-
-    def write(batch, batch_id, query_id):
-        batch.collect()
-        seen.append((batch_id, query_id))
-
-    for number in range(2):
-        write_file(tmp_path / "in", number, [("a", number, 1)])
-        count(files_source(spark, tmp_path / "in")).run(write, checkpoint=tmp_path / "ck")
-    count(files_source(spark, tmp_path / "in")).run(write, checkpoint=tmp_path / "ck2")
-    assert [number for number, _ in seen] == [0, 1, 0, 1]
-    one, again, two, same = [query for _, query in seen]
-    assert one == again != two == same

@@ -1,11 +1,9 @@
 """Queries whose programs, workers and executors are killed: what is started again ends with each row once."""
 
 import random
-import signal
 import subprocess
 from contextlib import suppress
 
-import psutil
 import pytest
 
 import keyed
@@ -96,47 +94,4 @@ def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tm
     assert status == 0, said
     assert (tmp_path / f"mishap{Mishap.DIES}").exists()
     assert (tmp_path / f"mishap{Mishap.RAISES}").exists()
-    check(tmp_path, elements)
-
-
-@pytest.mark.long
-def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_on(tmp_path):
-    elements = write_batches(tmp_path, 3, mishaps={1: Mishap.DIES})
-    status, said = start(tmp_path).end()
-    assert status == 1
-    assert "keyed.errors.QueryFailed" in said
-    status, said = start(tmp_path).end()
-    assert status == 0, said
-    check(tmp_path, elements)
-
-
-@pytest.mark.long
-def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
-    elements = write_batches(tmp_path, 4)
-    program = start(tmp_path)
-    assert program.wait_for_batches(1), program.said()
-    program.process.terminate()
-    status, said = program.end()
-    assert status == 128 + signal.SIGTERM, said
-    assert "Traceback" not in said
-    status, said = start(tmp_path).end()
-    assert status == 0, said
-    check(tmp_path, elements)
-
-
-@pytest.mark.long
-@pytest.mark.cluster
-def test_an_executor_that_is_killed_is_replaced(tmp_path):
-    elements = write_batches(tmp_path, 8)
-    program = start(tmp_path, master="local-cluster[2,1,1024]", store="rocksdb")
-    assert program.wait_for_batches(2), program.said()
-    executors = [
-        child
-        for child in psutil.Process(program.process.pid).children(recursive=True)
-        if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline())
-    ]
-    assert executors
-    executors[0].kill()
-    status, said = program.end()
-    assert status == 0, said
     check(tmp_path, elements)

@@ -39,10 +39,6 @@ def test_a_lock_on_self_is_named_with_operator_attribute_and_remedy():
     assert "open(self, context)" in said
 
 
-def test_a_lock_in_a_container_is_named_by_its_place():
-    assert "Count.given['locks'][1] is a _thread.lock" in refusal(Count({"locks": [1, threading.Lock()]}))
-
-
 def test_an_object_of_the_user_is_named_as_the_attribute_that_he_wrote():
     said = refusal(Count(Held()))
     assert "Count.given is a " in said
@@ -50,7 +46,14 @@ def test_an_object_of_the_user_is_named_as_the_attribute_that_he_wrote():
     assert "cannot pickle '_thread.lock' object" in said
 
 
-def test_what_a_method_closes_over_is_named():
+def shared():
+    class Shared(Count):
+        lock = threading.Lock()
+
+    return Shared()
+
+
+def closing():
     lock = threading.Lock()
 
     class Closing(Count):
@@ -58,14 +61,19 @@ def test_what_a_method_closes_over_is_named():
             with lock:
                 yield value.word, 1
 
-    assert "Closing.process_element, its variable 'lock', is a _thread.lock" in refusal(Closing())
+    return Closing()
 
 
-def test_what_is_on_the_class_is_named():
-    class Shared(Count):
-        lock = threading.Lock()
-
-    assert "Shared.lock is a _thread.lock" in refusal(Shared())
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (lambda: Count({"locks": [1, threading.Lock()]}), "Count.given['locks'][1]"),
+        (closing, "Closing.process_element, its variable 'lock',"),
+        (shared, "Shared.lock"),
+    ],
+)
+def test_a_lock_is_named_by_its_place(make, place):
+    assert f"{place} is a _thread.lock" in refusal(make())
 
 
 class Client(ProcessWindowFunction):

@@ -13,6 +13,7 @@ from keyed.joins import AsOfJoin, Select, TableJoin
 from keyed.rows import row
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.testing import KeyedTestHarness
+from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
 
 LATE = OutputTag("late")
 
@@ -22,21 +23,44 @@ class Diverts(KeyedProcessFunction):
         ctx.output("late", value)
 
 
+class Later(KeyedProcessFunction):
+    """Sets an event-time timer at each row."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(value.t)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None:
+        pass
+
+
+def told(caplog: Any) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "keyed.runtimes.usage_warnings"]
+
+
 def warnings(caplog: Any, output: Any, *others: Any, **options: Any) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="keyed"):
         keyed.run(output.to(keyed.collect_sink()), *others, **options)
-    return [record.getMessage() for record in caplog.records if record.name == "keyed.runtimes.usage_warnings"]
+    return told(caplog)
 
 
-def test_side_outputs_with_a_wrong_name_are_told(caplog: Any) -> None:
-    output = keyed.stream([row(k=1)]).key_by("k").process(Diverts(), name="f")
-    (told,) = warnings(caplog, output, output.side_output("lat").to(keyed.collect_sink()))
-    assert told == (
+def test_side_outputs_with_a_wrong_name_and_times_in_another_unit_are_told_once(runtime, tmp_path, caplog: Any) -> None:
+    runtime.size = 1
+    for number in range(3):
+        runtime.add(tmp_path / "in", [("a", 1_700_000_000 + number, 1)])
+    strategy = keyed.bounded_out_of_orderness(seconds=10)
+    output = runtime.source(tmp_path / "in", watermark=strategy).key_by("k").process(Diverts(), COUNTED, name="f")
+    side, other = (output.side_output(OutputTag(name, SCHEMA)).to(tmp_path / name) for name in ("lat", "late"))
+    units, name = warnings(caplog, output, side, checkpoint=tmp_path / "ck", **runtime.batches)
+    assert units.startswith(
+        "timestamp 't' is read as milliseconds: 1700000000 looks like seconds since the epoch; give a "
+    )
+    assert name == (
         "operator 'f': the side output 'lat' got no rows, and 'late', which did, has no sink; check the names"
     )
-    assert warnings(caplog, output, output.side_output("late").to(keyed.collect_sink())) == []
-    assert warnings(caplog, output) == []
+    for number, sinks in enumerate(([other], [])):
+        (units,) = warnings(caplog, output, *sinks, checkpoint=tmp_path / f"ck{number}", **runtime.batches)
+        assert "looks like seconds" in units
 
 
 def test_the_harness_knows_the_side_outputs_that_got_something() -> None:
@@ -106,23 +130,42 @@ def test_the_unit_of_a_time(time: int, unit: str | None) -> None:
     assert bool(unit_warning(time)) == bool(unit)
 
 
-def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
-    rows = [row(k=1, t=1_700_000_000 + n) for n in range(5)]
-    strategy = keyed.bounded_out_of_orderness(seconds=10)
-    output = keyed.stream(rows, timestamp="t", watermark=strategy).key_by("k").process(Diverts())
-    (told,) = warnings(caplog, output, rows_per_batch=1)
-    assert told == (
-        "timestamp 't' is read as milliseconds: 1700000000 looks like seconds since the epoch; give a function or "
-        "column with the value * 1000"
-    )
-
-
-def test_times_that_cannot_be_meant_are_refused_with_their_unit() -> None:
-    rows = [row(k=1, t=1_700_000_000_123_456)]
+def test_times_that_cannot_be_meant_are_refused_with_their_unit(runtime) -> None:
+    stream = runtime.stream([("a", 1_700_000_000_123_456, 1)], timestamp="t")
     with pytest.raises(
         keyed.errors.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"
     ):
-        keyed.stream(rows, timestamp="t").key_by("k").process(Diverts()).run()
+        stream.key_by("k").process(Diverts(), COUNTED).run()
+
+
+@pytest.mark.long
+def test_dropped_rows_are_told_once_and_timers_without_timestamps_refused(spark, tmp_path, caplog) -> None:
+    for number, time in enumerate((100, 3, 200, 4)):
+        write_file(tmp_path / "in", number, [("a", time, 1)])
+    by_window = files_source(spark, tmp_path / "in").key_by("k").window(windows.TumblingEventTimeWindows.of(10))
+    texts = warnings(caplog, by_window.aggregate(n=windows.Count()), checkpoint=tmp_path / "ck")
+    (dropped,) = [text for text in texts if "rows as late" in text]
+    assert "keyed.bounded_out_of_orderness" in dropped
+    later = files_source(spark, tmp_path / "in", timestamp=None).key_by("k").process(Later(), COUNTED)
+    with pytest.raises(keyed.KeyedError, match="would wait for ever"):
+        later.run(checkpoint=tmp_path / "ck2")
+
+
+@pytest.mark.long
+def test_what_a_started_query_was_not_asked_about_is_told_when_it_stops(spark, tmp_path, caplog) -> None:
+    bad_rows = OutputTag("bad", SCHEMA)
+    write_file(tmp_path / "in", 0, [("a", 5, 1), (None, 1, 1)])
+    output = files_source(spark, tmp_path / "in", on_bad_row=bad_rows).key_by("k").process(Diverts(), COUNTED)
+    with caplog.at_level(logging.WARNING, "keyed"):
+        query: Any = keyed.start(
+            output.side_output(OutputTag("lat")).to(tmp_path / "out"),
+            output.side_output(bad_rows).to(tmp_path / "bad"),
+            checkpoint=tmp_path / "ck",
+        )
+        query.query.processAllAvailable()
+        query.stop()
+    (side,) = told(caplog)
+    assert "the side output 'lat' got no rows, and 'late'" in side
 
 
 def orders_with_customers(customers: Any, idle_ms: int | None = None) -> Any:
