@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from keyed.job.explanation import waited_inputs
 from keyed.job.graph import BoundOutput, Port, Stage
 from keyed.job.results import Progress
+from keyed.job.vectorized_functions import combines
 
 _log = logging.getLogger(__name__)
 
@@ -109,9 +110,13 @@ class UsageWarnings:
         )
 
     def _look_at_dropped(self, progress: Progress) -> None:
+        combining = {stage.name for stage in self._last.chain if combines(stage.function)}
         for name, counters in progress.metrics.items():
-            # A function may also drop rows that are not late.
-            if dropped := min(counters.get("rows_dropped", 0), counters.get("rows_late", 0)):
+            dropped = counters.get("rows_dropped", 0)
+            if name not in combining:
+                # A function may also drop rows that are not late. Combined rows have no times that could be counted.
+                dropped = min(dropped, counters.get("rows_late", 0))
+            if dropped:
                 self._dropped_warned = True
                 _log.warning(
                     "operator %r dropped %d rows as late: without a watermark delay, each row is late that comes in "

@@ -13,6 +13,7 @@ from keyed.joins import AsOfJoin, Select, TableJoin
 from keyed.rows import row
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.testing import KeyedTestHarness
+from tests.keyed.runtimes.conftest import long_on_spark
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
 
 LATE = OutputTag("late")
@@ -138,15 +139,18 @@ def test_times_that_cannot_be_meant_are_refused_with_their_unit(runtime) -> None
         stream.key_by("k").process(Diverts(), COUNTED).run()
 
 
-@pytest.mark.long
-def test_dropped_rows_are_told_once_and_timers_without_timestamps_refused(spark, tmp_path, caplog) -> None:
-    for number, time in enumerate((100, 3, 200, 4)):
-        write_file(tmp_path / "in", number, [("a", time, 1)])
-    by_window = files_source(spark, tmp_path / "in").key_by("k").window(windows.TumblingEventTimeWindows.of(10))
-    texts = warnings(caplog, by_window.aggregate(n=windows.Count()), checkpoint=tmp_path / "ck")
+@long_on_spark
+@pytest.mark.parametrize("path", ["auto", "row"])
+def test_dropped_rows_are_told_once_and_timers_without_timestamps_refused(runtime, tmp_path, caplog, path) -> None:
+    runtime.size = 1
+    for time in (100, 3, 200, 4):
+        runtime.add(tmp_path / "in", [("a", time, 1)])
+    by_window = runtime.source(tmp_path / "in").key_by("k").window(windows.TumblingEventTimeWindows.of(10))
+    counts = by_window.path(path).aggregate(n=windows.Count())
+    texts = warnings(caplog, counts, checkpoint=tmp_path / "ck", **runtime.batches)
     (dropped,) = [text for text in texts if "rows as late" in text]
     assert "keyed.bounded_out_of_orderness" in dropped
-    later = files_source(spark, tmp_path / "in", timestamp=None).key_by("k").process(Later(), COUNTED)
+    later = runtime.source(tmp_path / "in", timestamp=None).key_by("k").process(Later(), COUNTED)
     with pytest.raises(keyed.KeyedError, match="would wait for ever"):
         later.run(checkpoint=tmp_path / "ck2")
 
