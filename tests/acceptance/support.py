@@ -39,9 +39,9 @@ def advance(harness, domain, timestamp):
     (harness.advance_watermark if domain is EVENT else harness.advance_processing_time)(timestamp)
 
 
-def pending(harness, key=None):
+def pending(harness):
     """Return the pending timers as (key, name, timestamp)."""
-    return [(timer.key, timer.name, timer.timestamp) for timer in harness.pending_timers(key)]
+    return [(timer.key, timer.name, timer.timestamp) for timer in harness.pending_timers()]
 
 
 class Told(KeyedProcessFunction):
@@ -82,9 +82,9 @@ class Harness(KeyedTestHarness):
         """Run ``do(timer service)`` for a key."""
         return self.call(lambda _, ctx: do(ctx.timer_service()), key=key, timestamp=timestamp)
 
-    def set_timers(self, do, *, key="k", timestamp=None):
+    def set_timers(self, do, *, key="k"):
         """As `timers`, also within a batch: what it returned is not known before its end."""
-        self.process((key, lambda _, ctx: (do(ctx.timer_service()), None)[1]), timestamp)
+        self.process((key, lambda _, ctx: (do(ctx.timer_service()), None)[1]))
 
     def values(self):
         """The values of the main output since the last look."""

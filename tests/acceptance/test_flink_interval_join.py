@@ -53,14 +53,14 @@ def buffers(harness):
     return harness.take_side_output("buffers")[0].value
 
 
-def elements_and_watermarks(harness, left_first, times=range(1, 5)):
+def elements_and_watermarks(harness, left_first):
     """Flink's processElementsAndWatermarks: one side whole, then the other, or by turns."""
     sides = [
         (harness.process_element1, harness.advance_watermark1),
         (harness.process_element2, harness.advance_watermark2),
     ]
     for process, advance in sides if left_first else sides[::-1]:
-        for time in times:
+        for time in range(1, 5):
             process(time, time)
             advance(time)
 

@@ -251,7 +251,6 @@ def test_lateness_is_decided_by_the_watermark():
 
 class Fragile(KeyedProcessFunction):
     total = ValueState(int, default=0)
-    by_descriptor = None
 
     def process_element(self, value, ctx):
         self.total.update(self.total.value() + 1)

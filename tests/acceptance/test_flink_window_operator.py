@@ -223,11 +223,11 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
     h.nothing_left()
 
 
-def evicted(evictor, elements, trigger_count=2, assigner=None):
+def evicted(evictor, elements, assigner=None):
     """The sums in the order of their firing, of (key, value, time) elements."""
     operator = window_rows(
         assigner=assigner or w.GlobalWindows.create(),
-        trigger=w.CountTrigger.of(trigger_count),
+        trigger=w.CountTrigger.of(2),
         evictor=evictor,
         aggregate={"total": w.Sum(lambda element: element[1])},
     )

@@ -240,12 +240,6 @@ def test_dropping_a_state_is_refused():
         KeyedTestHarness.restore(MostRecent(), harness.snapshot(), key=identity)
 
 
-class Variables(Told):
-    values = ListState(str, name="testListState")
-    session = MapState(str, str, name="sessionState")
-    flag = ValueState(bool, name="testValueState")
-
-
 def test_map_state_with_a_null_key():
     """TransformWithMapStateSuite: "Test getValue with null user key": a null is a key where the type has one."""
 

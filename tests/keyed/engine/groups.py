@@ -48,9 +48,9 @@ class Work(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp, ctx.timer_name(), len(self.map)
 
 
-def random_element(random: Random, size: int = 30) -> tuple[Any, ...]:
+def random_element(random: Random) -> tuple[Any, ...]:
     """An element for `Work` that often hits what others left."""
-    key, number, data = f"k{random.randrange(3)}", random.randrange(5), random.randbytes(random.randrange(size))
+    key, number, data = f"k{random.randrange(3)}", random.randrange(5), random.randbytes(random.randrange(30))
     return random.choice(
         [
             (key, "value", data),
