@@ -21,10 +21,8 @@ they returned.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +37,6 @@ TIMER_CALLS: dict[str, Callable[..., Any]] = {
     "cancel": lambda service, domain, name: service.cancel_timer(name, domain),
     "timers": lambda service, _: [(t.timestamp, t.domain.value, t.name, t.key) for t in service.timers()],
 }
-
-
-def read_cases(name: str) -> list[dict[str, Any]]:
-    """Read the cases of a JSON file of this folder."""
-    return json.loads((Path(__file__).parent / name).read_text())
 
 
 def with_domains(cases: list[dict[str, Any]]) -> list[Any]:

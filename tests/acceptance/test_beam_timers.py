@@ -8,7 +8,7 @@ import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.steps import Case, read_cases, with_domains
+from tests.acceptance.steps import Case, with_domains
 from tests.acceptance.support import (
     PROCESSING,
     Harness,
@@ -19,6 +19,7 @@ from tests.acceptance.support import (
     key_of,
     pending,
 )
+from tests.support.data_files import read_data
 
 
 class States(Told):
@@ -27,7 +28,7 @@ class States(Told):
 
 
 @both_stores
-@pytest.mark.parametrize(("case", "domain"), with_domains(read_cases("beam_timers.json")))
+@pytest.mark.parametrize(("case", "domain"), with_domains(read_data("acceptance/beam_timers.json")))
 def test_a_case_holds(store, case, domain):
     Case(case, States, store=store, domain=domain).run()
 

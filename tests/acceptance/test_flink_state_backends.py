@@ -11,8 +11,9 @@ import pytest
 
 from keyed import AggregatingState, ListState, MapState, ReducingState, StateTtl, ValueState
 from keyed.errors import EncodingError, StateDefinitionError, StateSchemaChanged, UserFunctionError
-from tests.acceptance.steps import Case, read_cases
+from tests.acceptance.steps import Case
 from tests.acceptance.support import Harness, Told, both_stores
+from tests.support.data_files import read_data
 
 
 def add(a, b):
@@ -65,7 +66,7 @@ def snapshots(harness):
 
 
 @both_stores
-@pytest.mark.parametrize("case", read_cases("flink_state_backends.json"), ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", read_data("acceptance/flink_state_backends.json"), ids=lambda case: case["name"])
 def test_a_case_holds(store, case):
     Case(case, States, store=store).run()
 

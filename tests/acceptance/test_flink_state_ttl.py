@@ -15,7 +15,7 @@ import pytest
 
 import keyed
 from keyed.errors import DefinitionError, StateSchemaChanged
-from tests.acceptance.steps import Case, as_data, read_cases
+from tests.acceptance.steps import Case, as_data
 from tests.acceptance.support import (
     EVENT,
     PROCESSING,
@@ -23,6 +23,7 @@ from tests.acceptance.support import (
     Told,
     both_domains,
 )
+from tests.support.data_files import read_data
 
 TTL = 100
 WRITE, READ = keyed.UpdateType.ON_CREATE_AND_WRITE, keyed.UpdateType.ON_READ_AND_WRITE
@@ -109,7 +110,7 @@ class Ttl(Case):
     ("case", "context", "store"),
     [
         pytest.param(case, context, store, id=f"{case['name']}-{context}-{store}")
-        for case in read_cases("flink_state_ttl.json")
+        for case in read_data("acceptance/flink_state_ttl.json")
         for context in case.get("contexts", CONTEXTS)
         for store in case.get("stores", ["memory"])
     ],

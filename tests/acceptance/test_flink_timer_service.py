@@ -13,7 +13,7 @@ import pytest
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, ValueState
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.steps import Case, read_cases, with_domains
+from tests.acceptance.steps import Case, with_domains
 from tests.acceptance.support import (
     EVENT,
     PROCESSING,
@@ -25,6 +25,7 @@ from tests.acceptance.support import (
     pending,
     register,
 )
+from tests.support.data_files import read_data
 
 
 def numbered(harness, domain):
@@ -49,7 +50,7 @@ def test_timer_assignment_to_key_groups(store):
 
 
 @both_stores
-@pytest.mark.parametrize(("case", "domain"), with_domains(read_cases("flink_timer_service.json")))
+@pytest.mark.parametrize(("case", "domain"), with_domains(read_data("acceptance/flink_timer_service.json")))
 def test_a_case_holds(store, case, domain):
     Case(case, store=store, domain=domain).run()
 

@@ -12,7 +12,7 @@ from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import advance
 from keyed.job.watermarks import WatermarkStrategy
-from tests.acceptance.steps import read_cases
+from tests.support.data_files import read_data
 
 _TIMEOUT = 100
 
@@ -45,7 +45,7 @@ class Valve:
         return self.watermark
 
 
-@pytest.mark.parametrize("case", read_cases("flink_watermark_valve.json"), ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", read_data("acceptance/flink_watermark_valve.json"), ids=lambda case: case["name"])
 def test_a_case_holds(case):
     """Channels have their first watermarks; a step is a watermark or "idle", the channel, and the valve's watermark."""
     valve = Valve(len(case["channels"]))

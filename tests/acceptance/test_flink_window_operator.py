@@ -7,8 +7,6 @@ and computed (``vectorized``), and crashes after every element.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +14,10 @@ import pytest
 
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 from tests.support.window_operators import trigger_of, window_columns, window_rows, windows_of
 
-CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
+CASES = read_data("acceptance/flink_window_operator.json")
 
 
 class Harness:
@@ -238,48 +237,13 @@ def evicted(evictor, elements, assigner=None):
         return [(record.value[0], record.value[-1]) for record in h.take_output()]
 
 
-def ones(*elements):
-    return [(f"key{key}", 1, time) for key, time in elements]
-
-
-def test_count_evictor_after_the_function():
-    """EvictingWindowOperatorTest.testCountEvictorEvictAfter."""
-    elements = ones((2, 3000), (2, 3999), (1, 20), (1, 0), (1, 999), (2, 1998), (2, 1999), (2, 1000))
-    elements += ones((1, 10_999), (2, 1000), (2, 1000), (2, 1000))
-    assert evicted(w.CountEvictor.of(4, do_evict_after=True), elements) == [
-        ("key2", 2),
-        ("key1", 2),
-        ("key2", 4),
-        ("key1", 4),
-        ("key2", 6),
-        ("key2", 6),
-    ]
-
-
-def test_time_evictor_after_the_function():
-    """EvictingWindowOperatorTest.testTimeEvictorEvictAfter: the newest element may be any of them."""
-    elements = ones((2, 1000), (2, 4000), (1, 20), (1, 0), (1, 999), (2, 3500), (2, 2001), (2, 1001))
-    elements += ones((1, 10_999), (2, 1002))
-    assert evicted(w.TimeEvictor.of(2000, do_evict_after=True), elements) == [
-        ("key2", 2),
-        ("key1", 2),
-        ("key2", 3),
-        ("key1", 4),
-        ("key2", 5),
-    ]
-
-
-def test_time_evictor_before_the_function():
-    """EvictingWindowOperatorTest.testTimeEvictorEvictBefore, on tumbling windows."""
-    elements = ones((2, 1000), (2, 3999), (1, 20), (1, 0), (1, 999), (1, 5999), (2, 3500), (2, 2001), (2, 1001))
-    elements += ones((1, 6500), (2, 1002))
-    assert evicted(w.TimeEvictor.of(2000), elements, assigner=w.TumblingEventTimeWindows.of(4000)) == [
-        ("key2", 1),
-        ("key1", 2),
-        ("key2", 3),
-        ("key1", 2),
-        ("key2", 3),
-    ]
+@pytest.mark.parametrize("case", read_data("acceptance/flink_evictors.json"), ids=lambda case: case["name"])
+def test_an_evictor_leaves_what_flink_s_does(case):
+    """The sums of ones in the order of their firing, of elements (number of the key, time)."""
+    evictor = getattr(w, case["evictor"]).of(case["limit"], do_evict_after=case["after"])
+    elements = [(f"key{key}", 1, time) for key, time in case["elements"]]
+    assigner = windows_of(case["windows"]) if case["windows"] else None
+    assert evicted(evictor, elements, assigner=assigner) == [tuple(each) for each in case["sums"]]
 
 
 DELTA = [("key2", 1), ("key2", 4), ("key1", 1), ("key1", 1), ("key1", 5), ("key2", 5), ("key2", 6), ("key2", 1)]

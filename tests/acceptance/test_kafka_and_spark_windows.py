@@ -14,7 +14,7 @@ import pytest
 import keyed
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness
-from tests.acceptance.steps import read_cases
+from tests.support.data_files import read_data
 from tests.support.window_operators import trigger_of, window_rows, windows_of
 
 AGGREGATES = {
@@ -25,7 +25,7 @@ AGGREGATES = {
 }
 
 
-@pytest.mark.parametrize("case", read_cases("kafka_streams_windows.json"), ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", read_data("acceptance/kafka_streams_windows.json"), ids=lambda case: case["name"])
 def test_a_case_of_kafka_streams_holds(case):
     """Outputs after each element and, where the input has an end, after it.
 

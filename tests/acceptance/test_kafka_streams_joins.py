@@ -10,9 +10,7 @@ out by the caller here.
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +18,11 @@ import pytest
 from keyed import OutputTag
 from keyed.joins import AsOfJoin, IntervalJoin, TableJoin
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 
 CASES = [
     pytest.param(case, join, id=f"{case['name']}-{join}")
-    for case in json.loads((Path(__file__).parent / "kafka_streams_joins.json").read_text())
+    for case in read_data("acceptance/kafka_streams_joins.json")
     for join in case["joins"]
 ]
 LATE = OutputTag("late")

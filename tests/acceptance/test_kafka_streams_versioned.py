@@ -11,9 +11,7 @@ come with the oldest version first, where Kafka's default is the newest.
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +20,9 @@ import keyed
 from keyed import NOT_PUT
 from keyed.job.state import VersionedRecord
 from tests.acceptance.support import Harness, Told
+from tests.support.data_files import read_data
 
-CASES = json.loads((Path(__file__).parent / "kafka_streams_versioned.json").read_text())
+CASES = read_data("acceptance/kafka_streams_versioned.json")
 HISTORY = 300_000
 
 

@@ -6,7 +6,6 @@ They come out of the wheel of apache-flink, which is fetched once into the user'
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.data_files import read_data
 from tests.support.jars import cache_folder
 
 VERSION = "2.0.0"
@@ -24,7 +24,7 @@ SINKS = {"Encoder", "FileSink", "OutputFileConfig", "RollingPolicy"}
 IMPORT = re.compile(r"^from pyflink[\w.]* import ((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
 
 # Rows run by their timestamps and the watermark is 2 s behind: a timer finds what was counted by then.
-EXAMPLES = json.loads((Path(__file__).parent / "pyflink_examples.json").read_text())
+EXAMPLES = read_data("acceptance/pyflink_examples.json")
 
 
 @pytest.fixture(scope="module")

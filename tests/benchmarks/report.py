@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import attrs
 
 from tests.benchmarks.meter import Cpu
+from tests.support.data_files import read_data
 
 #: What the pass-through takes on the machine on which the goals of the local runtime were set, CPU-seconds per million.
 _PASS_THERE = 1.05
@@ -68,7 +67,7 @@ def goals(figures: Mapping[str, Figures]) -> Iterator[tuple[dict[str, Any], floa
     one; ``seconds`` are those that a batch takes longer than one of the other. The goals of the local runtime are
     absolute on the machine where they were set (``scaled``); the pass-through tells how fast this one is.
     """
-    for goal in json.loads(Path(__file__).with_name("goals.json").read_text()):
+    for goal in read_data("benchmarks/goals.json"):
         runs = [figures[name] for name in goal["cost"] if name in figures]
         base = figures.get(goal["over"])
         if base is None or not runs:

@@ -9,11 +9,11 @@ each batch adds to those of 100,000.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Literal
 
 import attrs
+
+from tests.support.data_files import read_data
 
 Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
 
@@ -52,6 +52,4 @@ class Variant:
     on_request: bool = False
 
 
-VARIANTS: dict[str, Variant] = {
-    each["name"]: Variant(**each) for each in json.loads(Path(__file__).with_name("variants.json").read_text())
-}
+VARIANTS: dict[str, Variant] = {each["name"]: Variant(**each) for each in read_data("benchmarks/variants.json")}

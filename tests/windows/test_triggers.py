@@ -4,8 +4,6 @@
 compared with an oracle in `test_properties.py`.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +22,10 @@ from keyed.windows import (
     TriggerResult,
     TumblingEventTimeWindows,
 )
+from tests.support.data_files import read_data
 from tests.support.window_operators import trigger_of
 
-CASES = json.loads((Path(__file__).parent / "triggers.json").read_text())
+CASES = read_data("windows/triggers.json")
 WINDOWS = {"A": TimeWindow(0, 2), "B": TimeWindow(2, 4), "BOTH": TimeWindow(0, 4), "LONG": TimeWindow(0, 8)}
 NAMES = {window: name for name, window in WINDOWS.items()}
 

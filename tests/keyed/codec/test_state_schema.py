@@ -20,6 +20,7 @@ from keyed.codec.values import value_codec
 from keyed.errors import CorruptionError, StateSchemaChanged
 from keyed.rows import Row
 from tests.keyed.codec.support import TYPES
+from tests.support.data_files import read_data
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -118,7 +119,7 @@ class Compact(msgspec.Struct, array_like=True):
 
 
 #: The descriptions of types by their texts; that of `Node`, which has no text of its own, by its name.
-DESCRIBED = json.loads((Path(__file__).parent / "described_types.json").read_text())
+DESCRIBED = read_data("keyed/codec/described_types.json")
 
 
 @pytest.mark.parametrize(

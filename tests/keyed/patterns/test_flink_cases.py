@@ -8,9 +8,7 @@ limit, they are in order here.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,9 @@ import pytest
 from keyed.rows import row_class
 from tests.keyed.patterns.flink_patterns import pattern_of
 from tests.keyed.patterns.matching import bounded, matches_of
+from tests.support.data_files import read_data
 
-CASES = json.loads((Path(__file__).parent / "flink_cases.json").read_text())
+CASES = read_data("keyed/patterns/flink_cases.json")
 #: A row of Flink's tests.
 Event = row_class(("name", "id", "price", "volume"))
 

@@ -8,9 +8,7 @@ processing time, times are positions. A match is the positions of its rows.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +20,9 @@ from keyed.testing import KeyedTestHarness
 from tests.keyed.patterns import test_flink_cases, test_flink_times
 from tests.keyed.patterns.flink_patterns import pattern_of
 from tests.keyed.patterns.matching import bounded, operator_of
+from tests.support.data_files import read_data
 
-DATA = json.loads((Path(__file__).parent / "flink_streams.json").read_text())
+DATA = read_data("keyed/patterns/flink_streams.json")
 CASES = [case for case in DATA["cases"] if "see" not in case]
 #: A time limit that only makes the definition legal.
 FOREVER = 10**9
