@@ -211,15 +211,14 @@ def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
     assert run(0 if how == "checkpoint" else 2, 5) == [49]
 
 
-def test_partitions_of_a_source_hold_its_watermark_back():
-    rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
-    for make in (list, pa.Table.from_pylist):
-        seen: list[keyed.Progress] = []
-        stream = keyed.stream(
-            make(rows), timestamp="t", watermark=keyed.bounded_out_of_orderness(0).with_partitions("p")
-        )
-        stream.key_by("k").process(Count()).run(rows_per_batch=2, on_progress=seen.append)
-        assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
+@pytest.mark.parametrize("function", [Count(), CountColumns()], ids=["rows", "columns"])
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist], ids=["elements", "table"])
+def test_partitions_of_a_source_hold_its_watermark_back(make, function):
+    rows = make([{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]])
+    seen: list[keyed.Progress] = []
+    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(0).with_partitions("p"))
+    stream.key_by("k").process(function).run(rows_per_batch=2, on_progress=seen.append)
+    assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
 
 
 def test_each_source_has_its_own_bad_rows():
@@ -360,17 +359,11 @@ def test_windows_and_vectorized_functions_read_a_union(make, parallelism):
     assert sorted(map(tuple, found[0])) == sorted(map(tuple, found[1])) != []
 
 
-def test_partitions_of_a_vectorized_function():
-    rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
-    seen: list[keyed.Progress] = []
-    strategy = keyed.bounded_out_of_orderness(0).with_partitions("p")
-    stream = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=strategy)
-    stream.key_by("k").process(CountColumns()).run(rows_per_batch=2, on_progress=seen.append)
-    assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
+def test_partitions_by_a_column_that_is_not_there_are_refused():
     unknown = keyed.bounded_out_of_orderness(0).with_partitions("q")
-    counted = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=unknown).key_by("k")
+    stream = keyed.stream(pa.table({"k": ["a"], "t": [1]}), timestamp="t", watermark=unknown).key_by("k")
     with pytest.raises(DefinitionError, match=r"operator '.*': column 'q' is not in the source"):
-        counted.process(CountColumns()).run()
+        stream.process(CountColumns()).run()
 
 
 def both_columns(left, right, **options):

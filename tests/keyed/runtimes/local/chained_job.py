@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState, windows
 from keyed.recovery import verify
@@ -81,7 +79,3 @@ def written(folder: Path) -> dict[str, Any]:
             for c in keyed.recovery.read_changelog(DirectoryChangelog(folder / "log" / name))
         ]
     return found | job.files_of(folder, "late", "windows", "totals", "sums", "recorded")
-
-
-def _fields(change: keyed.StateChange) -> tuple[Any, ...]:
-    return attrs.astuple(change, recurse=False)

@@ -6,7 +6,6 @@ import attrs
 import pytest
 
 from keyed import RestorePoint
-from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CheckpointError, CorruptionError
 from keyed.recovery.cut import cut_of
 from keyed.runtimes.local.local_position import LocalPosition
@@ -15,6 +14,7 @@ from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, read_b
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition, decode_position, encode_position
 from keyed.testing import MemoryChangelog
+from tests.keyed.changelog.test_commit_fold import commit
 
 SOURCES = ['{"topic":{"0":5}}', '{"sourceVersion":1,"index":2}']
 TICK = '{"offset":1,"timestamp":1000}'
@@ -31,21 +31,7 @@ def changelog_at(sequence, positions=None, operator="op"):
     changelog = MemoryChangelog()
     changelog.prepare(operator, 1)
     for number in range(sequence - 2, sequence + 1):
-        commit = Commit(
-            log_id="",
-            group=0,
-            sequence=number,
-            attempt=str(number),
-            previous=str(number - 1),
-            source_log="source",
-            snapshot=True,
-            entries=0,
-            hash="",
-            watermark=0,
-            processing_time=0,
-            states={},
-        )
-        changelog.writer(0).append(commit, [])
+        changelog.writer(0).append(commit(number, snapshot=True, records=0, entries=0, hash=""), [])
     for number, record in (positions or {}).items():
         changelog.put_position(number, record)
     return changelog

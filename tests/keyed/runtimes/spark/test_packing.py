@@ -95,18 +95,26 @@ TIMES = st.sampled_from([None, pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("u
 
 
 @given(TASKS, st.integers(1, 5), st.booleans(), TIMES, st.randoms(use_true_random=False))
-def test_every_row_reaches_the_group_of_its_key_in_a_fixed_order(tasks, parallelism, by_time, time_type, chance):
+def test_every_row_reaches_the_group_of_its_key_in_a_fixed_order_as_rows_and_as_a_table(
+    tasks, parallelism, by_time, time_type, chance
+):
     settings = packer(parallelism=parallelism)
     groups = pack(settings, tasks, time_type)
     arrived = [row for batches in tasks for rows in batches for row in rows]
     for index, group in enumerate(group_ids(parallelism)):
-        expected = [(k, t, (k, v)) for k, v, t in arrived if group_of(key_hash(k), parallelism) == index]
+        expected = [row for row in arrived if group_of(key_hash(row[0]), parallelism) == index]
         if by_time:
-            expected.sort(key=lambda row: row[1])
+            expected.sort(key=lambda row: row[2])
         payloads = groups[group]
         chance.shuffle(payloads)
         _, rows = unpack(settings, payloads, by_time=by_time)
-        assert rows == expected
+        assert rows == [(k, t, (k, v)) for k, v, t in expected]
+        table = unpack_table(settings, payloads, by_time=by_time)
+        assert (table is None) is (not expected)
+        if table is not None:
+            assert table.column_names == ["k", "v", "t", TIMESTAMP_COLUMN]
+            columns = [table[name].to_pylist() for name in ("k", "v", TIMESTAMP_COLUMN)]
+            assert list(zip(*columns, strict=True)) == expected
 
 
 @given(TASKS, st.integers(1, 5), TIMES)
@@ -264,28 +272,6 @@ def unpack_table(settings, payloads, *, by_time=True):
     batch = batch_of(incoming, [PackedInput(reading.keys, time)], by_time=by_time, reached={}, vectorized=True)
     assert not list(batch.chunks())
     return batch.table()
-
-
-@given(TASKS, st.integers(1, 5), st.booleans(), TIMES, st.randoms(use_true_random=False))
-def test_a_vectorized_function_gets_the_rows_as_one_table_with_their_timestamps(
-    tasks, parallelism, by_time, time_type, chance
-):
-    settings = packer(parallelism=parallelism)
-    groups = pack(settings, tasks, time_type)
-    arrived = [row for batches in tasks for rows in batches for row in rows]
-    for index, group in enumerate(group_ids(parallelism)):
-        expected = [row for row in arrived if group_of(key_hash(row[0]), parallelism) == index]
-        if by_time:
-            expected.sort(key=lambda row: row[2])
-        payloads = groups[group]
-        chance.shuffle(payloads)
-        table = unpack_table(settings, payloads, by_time=by_time)
-        if not expected:
-            assert table is None
-            continue
-        assert table.column_names == ["k", "v", "t", TIMESTAMP_COLUMN]
-        columns = [table[name].to_pylist() for name in ("k", "v", TIMESTAMP_COLUMN)]
-        assert list(zip(*columns, strict=True)) == expected
 
 
 def test_a_later_stage_keeps_the_timestamps_that_came_and_rows_without_come_first():

@@ -70,22 +70,32 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
 
 
-def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
+def ticker_of(export):
+    """A ticker whose query has one batch, and its query and writer."""
     report = {"batchId": 0, "durationMs": {"addBatch": 1}, "sources": [{"endOffset": 1}]}
-    failures = [ChangelogError("the disk is full"), ChangelogError("the disk is full")]
-    exported = []
-
-    def export(report):
-        if failures:
-            raise failures.pop()
-        exported.append(report["batchId"])
-
     exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, after_batch=export)
     writer: Any = SimpleNamespace(written=0)
     ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
     tables: Any = SimpleNamespace(write_changed=lambda: None)
     query: Any = SimpleNamespace(isActive=True)
-    ticker = Ticker(query, ticks, exports, writer, tables, lambda: None)
+    return Ticker(query, ticks, exports, writer, tables, lambda: None), query, writer
+
+
+def failing_export(failures, exported):
+    """An export that fails so many times."""
+
+    def export(report):
+        if failures:
+            failures.pop()
+            raise ChangelogError("the disk is full")
+        exported.append(report["batchId"])
+
+    return export
+
+
+def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
+    exported: list[int] = []
+    ticker, _, writer = ticker_of(failing_export([1, 2], exported))
 
     def fails():
         try:
@@ -102,25 +112,9 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
 
 
 def test_a_failed_export_has_not_recovered_before_it_is_tried_again(monkeypatch, caplog):
-    report = {"batchId": 0, "durationMs": {"addBatch": 1}, "sources": [{"endOffset": 1}]}
-    failures = [ChangelogError("the disk is full")] * 4
-
-    def export(report):
-        if failures:
-            raise failures.pop()
-
     # Reading a report takes long, so that the next poll would come long after the next attempt.
     monkeypatch.setattr("keyed.runtimes.spark.query.ticker._PAUSE", 1e9)
-    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, after_batch=export)
-    ticks: Any = SimpleNamespace(note_offset=lambda *_: None, write=lambda: None)
-    ticker = Ticker(
-        query := SimpleNamespace(isActive=True),  # type: ignore[arg-type]
-        ticks,
-        exports,
-        SimpleNamespace(written=0),  # type: ignore[arg-type]
-        SimpleNamespace(write_changed=lambda: None),  # type: ignore[arg-type]
-        lambda: None,
-    )
+    ticker, query, _ = ticker_of(failing_export([1, 2, 3, 4], []))
     ticker.work.start()
     until(lambda: "recovered after" in caplog.text)
     query.isActive = False

@@ -11,6 +11,7 @@ from keyed.changelog.model import Commit
 from keyed.engine.meta import GroupMeta
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.testing import MemoryChangelog
+from tests.keyed.changelog.test_commit_fold import commit
 
 
 class Counting(MemoryChangelog):
@@ -49,27 +50,14 @@ def changelog():
     return made
 
 
-def meta_at(commit):
+def meta_at(sequence):
     """The meta record of a group after a commit."""
-    return GroupMeta("log", "op", 0, 2, commit, attempt=f"a{commit}", previous=f"a{commit - 1}" if commit > 1 else "")
+    previous = f"a{sequence - 1}" if sequence > 1 else ""
+    return GroupMeta("log", "op", 0, 2, sequence, attempt=f"a{sequence}", previous=previous)
 
 
-def append(writer, commit):
-    meta = meta_at(commit)
-    marker = Commit(
-        log_id="",
-        group=0,
-        sequence=commit,
-        attempt=meta.attempt,
-        previous=meta.previous,
-        source_log="log",
-        entries=0,
-        hash="",
-        watermark=0,
-        processing_time=0,
-        states={},
-    )
-    writer.append(marker, [])
+def append(writer, sequence):
+    writer.append(commit(sequence, source_log="log", records=0, entries=0, hash=""), [])
 
 
 def test_a_writer_is_kept_from_batch_to_batch(changelog):
@@ -85,20 +73,20 @@ def test_a_writer_is_kept_from_batch_to_batch(changelog):
     assert changelog.opened == [0, 1, 0]
 
 
-@pytest.mark.parametrize("commit", [3, 4, 5])
-def test_a_writer_that_has_missed_what_others_wrote_is_opened_anew(changelog, commit):
+@pytest.mark.parametrize("newest", [3, 4, 5])
+def test_a_writer_that_has_missed_what_others_wrote_is_opened_anew(changelog, newest):
     # Its group was served by another worker: what it remembers of the log is older than the group's own log.
     here, elsewhere = WriterCache(), WriterCache()
     first = here.writer(changelog, "id", 0, None)
     append(first, 1)
-    for number in range(2, commit + 1):
+    for number in range(2, newest + 1):
         append(elsewhere.writer(changelog, "id", 0, meta_at(number)), number)
     assert changelog.opened == [0, 0]
-    again = here.writer(changelog, "id", 0, meta_at(commit))
+    again = here.writer(changelog, "id", 0, meta_at(newest))
     assert again is not first
     last = again.last()
     assert last is not None
-    assert last.sequence == commit
+    assert last.sequence == newest
     assert changelog.closed == [0]
 
 
