@@ -1,6 +1,7 @@
 """The support matrix: each of its jobs in each of its columns; where it claims no support the job has to fail."""
 
 import re
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow.parquet as pq
@@ -46,14 +47,21 @@ def test_local(feature):
     check(feature, "local", work)
 
 
+@contextmanager
+def tables_of(feature, folder):
+    """Run the job of a feature with a changelog, and open its tables."""
+    log = keyed.DirectoryChangelog(folder / "log")
+    output = feature.chain(local, {"changelog": log, "parallelism": 2})
+    output.run(checkpoint=folder / "checkpoint", rows_per_batch=2, drain=False)
+    with keyed.tables.open_tables(log, folder / "tables") as tables:
+        tables.poll()
+        yield tables
+
+
 @pytest.mark.parametrize("feature", ALL)
 def test_tables(feature, tmp_path):
     def work():
-        log = keyed.DirectoryChangelog(tmp_path / "log")
-        output = feature.chain(local, {"changelog": log, "parallelism": 2})
-        output.run(checkpoint=tmp_path / "checkpoint", rows_per_batch=2, drain=False)
-        with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
-            tables.poll()
+        with tables_of(feature, tmp_path) as tables:
             assert any(tables[name].first() is not None for name in tables)
 
     check(feature, "tables", work)
@@ -62,11 +70,7 @@ def test_tables(feature, tmp_path):
 @pytest.mark.parametrize("feature", ALL)
 def test_time_travel(feature, tmp_path):
     def work():
-        log = keyed.DirectoryChangelog(tmp_path / "log")
-        output = feature.chain(local, {"changelog": log, "parallelism": 2})
-        output.run(checkpoint=tmp_path / "checkpoint", rows_per_batch=2, drain=False)
-        with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
-            tables.poll()
+        with tables_of(feature, tmp_path) as tables:
 
             def at(batch):
                 scans = [tables[name].scan(as_of=batch) for name in tables]

@@ -4,7 +4,7 @@ A case has the upstream test that it is ``of`` and its ``steps``, which are list
 
 - ``[key, "value.update", "a"]`` calls a method of a state in a commit of its own, ``[key, "set", "name", 10]`` one of
   the timer service; ``"value@name.update"`` is for the namespace of that name. ``[key, [call], [call]]`` makes several
-  calls in one commit.
+  calls in one commit. The element of ``"key@10"`` has this timestamp.
 - ``"->", result`` at the end is the result of the last call, ``"raises", text`` its error, after which nothing of the
   commit is left.
 - ``["clock", 10, "->", [[10, "k", null]]]`` moves the clock of the case's time domain; the result has the timers that
@@ -84,7 +84,12 @@ class Case:
     def commit(self, key, *calls):
         """Make calls for a key in one commit, and return the result of the last one."""
         calls = calls if not calls or isinstance(calls[0], list) else (calls,)
-        return self.harness.call(lambda f, ctx: [None, *(self.call(f, ctx, *call) for call in calls)][-1], key=key)
+        key, _, timestamp = key.partition("@") if isinstance(key, str) else (key, "", "")
+        return self.harness.call(
+            lambda f, ctx: [None, *(self.call(f, ctx, *call) for call in calls)][-1],
+            key=key,
+            timestamp=int(timestamp) if timestamp else None,
+        )
 
     def run(self, steps=None):
         """Run steps, by default those of the case, and compare their results."""

@@ -11,13 +11,6 @@ def harness_of(function, **options):
     return KeyedTestHarness(function, key=str, **options)
 
 
-class RepeatKey(KeyedCoProcessFunction):
-    def process_element1(self, value, ctx):
-        yield f"{value},{ctx.get_current_key()}"
-
-    process_element2 = process_element1
-
-
 class TimestampAndWatermark(KeyedCoProcessFunction):
     def process_element1(self, value, ctx):
         yield value, ctx.timer_service().current_watermark(), ctx.timestamp()
@@ -65,15 +58,6 @@ class StatefulTriggering(Triggering):
     def on_timer(self, timestamp, ctx):
         yield f"STATE:{self.state.value()}"
         self.state.clear()
-
-
-def test_get_current_key_from_process():
-    with harness_of(RepeatKey()) as harness:
-        for number in (5, 6):
-            harness.process_element1(number)
-        for text in ("hello", "world"):
-            harness.process_element2(text)
-        assert [record.value for record in harness.take_output()] == ["5,5", "6,6", "hello,hello", "world,world"]
 
 
 def test_timestamp_and_watermark_querying():

@@ -10,7 +10,9 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
+from tests.acceptance.steps import Case
+from tests.acceptance.support import EVENT, PROCESSING, Told, both_stores, key_of
+from tests.support.data_files import read_data
 
 
 class Punctuated(KeyedProcessFunction):
@@ -135,37 +137,10 @@ class WindowStore(Told):
     store = MapState(int, str, ttl=StateTtl(30, time_domain=TimeDomain.EVENT_TIME))
 
 
-def fetch(first, last):
-    return lambda f, _: [(start, value) for start, value in f.store.items() if first <= start <= last]
-
-
 @both_stores
-def test_window_store_fetch_and_retention(store):
-    """AbstractWindowBytesStoreTest.testRangeAndSinglePointFetch and testRolling: old windows leave with stream time."""
-    harness = Harness(WindowStore(), store=store)
-    harness.advance_watermark(-1)
-    for number in range(0, 60, 10):
-        harness.call(lambda f, _, n=number: f.store.put(n, str(n)), timestamp=number)
-        harness.advance_watermark(number)
-        assert harness.call(fetch(number, number)) == [(number, str(number))]
-    # At 50 what was put at or before 20 has expired.
-    assert harness.call(fetch(0, 100)) == [(30, "30"), (40, "40"), (50, "50")]
-    assert harness.call(fetch(35, 45)) == [(40, "40")]
-    assert harness.call(lambda f, _: f.store.get(20)) is None
-    assert harness.state_entries() == 3
-    harness.call(lambda f, _: f.store.remove(40))
-    assert harness.call(fetch(0, 100)) == [(30, "30"), (50, "50")]
-    harness.advance_watermark(80)
-    assert harness.state_entries() == 0
-
-
-def test_window_store_puts_and_deletes_of_null():
-    """AbstractWindowBytesStoreTest.testPutSameKeyTimestamp, testDeleteAndUpdate: the last put counts; null is kept."""
-    harness = Harness(WindowStore())
-    harness.call(lambda f, _: (f.store.put(0, "a"), f.store.put(0, "b")), timestamp=0)
-    assert harness.call(fetch(0, 9)) == [(0, "b")]
-    harness.call(lambda f, _: (f.store.remove(0), f.store.put(1, None)), timestamp=1)
-    assert harness.call(fetch(0, 9)) == [(1, None)]
+@pytest.mark.parametrize("case", read_data("acceptance/kafka_streams_window_store.json"), ids=lambda case: case["name"])
+def test_a_case_of_a_window_store_holds(store, case):
+    Case(case, WindowStore, store=store).run()
 
 
 class Deduplicate(KeyedProcessFunction):
