@@ -24,6 +24,7 @@ from examples.top_n.dashboard import Dashboard
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
 from keyed.testing import KeyedTestHarness
 from keyed.windows import Count, TopN, TumblingEventTimeWindows
+from tests.support.data_files import read_data
 from tests.support.limits import free_port
 from tests.support.terminal import Job
 from tests.support.waiting import until
@@ -189,19 +190,10 @@ def test_a_file_of_the_users_own(tmp_path, kind):
     assert summary == {"rows": 4, "files": 2, "dropped": 2}
 
 
-BAD_FILES = [
-    ("x.csv", None, [], "there is no such file"),
-    ("x.txt", "a,b\n", [], "must end in .parquet, .csv or .csv.gz"),
-    ("x.parquet", "no parquet", [], "cannot be read"),
-    ("x.csv", "zone,pickup\nA,2020-01-01\n", ["--item-column", "zonk"], "--item-column 'zonk' is not in"),
-    ("x.csv", "zone,pickup\nA,2020-01-01\n", ["--time-column", "zeit"], "--time-column 'zeit' is not in"),
-    ("x.csv", "zone,pickup\nA,noon\n", [], "rows 1 to 1: Failed to parse string: 'noon'"),
-    ("x.csv", "zone,pickup\n", [], "no rows to count"),
-    ("x.csv", "zone,pickup\nA,2020-01-01,1\n", [], "cannot be read"),
-]
+REFUSALS = read_data("examples/top_n_refusals.json")
 
 
-@pytest.mark.parametrize(("name", "content", "options", "message"), BAD_FILES)
+@pytest.mark.parametrize(("name", "content", "options", "message"), REFUSALS["files"])
 def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, options, message):
     dataset = tmp_path / name
     if content is not None:
@@ -214,18 +206,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
     assert not (tmp_path / "out" / "arrivals").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--n", "0"], "--n: 0 is not between"),
-        (["--n", "ten"], "'ten' is not a whole number"),
-        (["--delay-minutes", "-1"], "-1 is not between"),
-        (["--item-column", "x"], "--item-column needs --dataset"),
-        (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
-        (["--runtime", "flink"], "invalid choice"),
-        (["--source", "sales", "--dataset", "x.csv"], "--dataset cannot be combined with another --source"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), REFUSALS["options"])
 def test_bad_options_are_refused(tmp_path, capsys, options, message):
     with pytest.raises(SystemExit, match="2"):
         main(["--output", str(tmp_path / "out"), *options])
@@ -244,15 +225,7 @@ def finished(tmp_path):
     return command
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--n", "3"], "n was 10, now 3"),
-        (["--window-minutes", "5"], "window_minutes was 60, now 5"),
-        (["--runtime", "spark"], "runtime was local, now spark"),
-        (["--item-column", "pickup"], "item_column was zone, now pickup"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), REFUSALS["options of another job"])
 def test_results_of_another_job_are_not_touched(finished, capsys, options, message):
     assert main([*finished, *options]) == 1
     assert message in capsys.readouterr().err

@@ -25,13 +25,12 @@ from examples.top_n.__main__ import _parser as top_n_parser
 from examples.top_n.__main__ import main
 from examples.top_n.datasets import Sales
 from tests.keyed.changelog.kafka.topics import create, messages, produce
+from tests.support.data_files import read_data
 from tests.support.jars import CONNECTOR, S3A, fetch
 from tests.support.kafka import Broker
 from tests.support.minio import minio
 from tests.support.terminal import ROOT, Job
 from tests.support.waiting import until
-
-ALL = ["--topic", "t", "--bootstrap", "x:1", "--item-column", "i", "--time-column", "t"]
 
 
 @pytest.fixture
@@ -119,23 +118,7 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--topic", "sales"], "--source kafka needs --bootstrap and --time-column and --item-column"),
-        (
-            ["--topic", "t", "--bootstrap", "x:1", "--item-column", "i", "--time-column", "t", "--runtime", "local"],
-            "is read by Spark",
-        ),
-        (["--conf", "spark.jars"], "'spark.jars' is not NAME=VALUE"),
-        (["--object-store", "s3://bucket/"], "'s3://bucket/' is not s3://BUCKET/PREFIX"),
-        (["--source", "sales", "--object-store", "s3://bucket/top"], "--object-store needs --source kafka"),
-        (
-            [*ALL, "--object-store", "s3://bucket/top", "--checkpoint", "c"],
-            "--object-store has the checkpoint too: leave out --checkpoint",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), read_data("examples/top_n_refusals.json")["options with a topic"])
 def test_bad_options_are_refused(tmp_path, capsys, options, message):
     with pytest.raises(SystemExit, match="2"):
         main(["--output", str(tmp_path / "out"), "--source", "kafka", *options])
