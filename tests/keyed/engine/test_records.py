@@ -15,6 +15,7 @@ from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import GroupMeta, WaitingCommit, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
+from tests.support.data_files import read_data
 
 CHANGE = st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=4), st.none() | st.binary(max_size=9))
 
@@ -60,25 +61,6 @@ FULL_META = attrs.evolve(
     ],
 )
 META_RECORD = encode_meta(FULL_META)
-GOLDEN_ROW = (
-    "4b534547000000010000000000000035fd79e2149507c3a26d65a368696d9292029391c404016f6c649091c4046c69766592"
-    "019392c402016bc402056b92c40173c4017492c40176c0"
-)
-GOLDEN_META = (
-    "4b4d4554000000010000000000000249680c4de7de001aa7617474656d7074a26d65a86368616e6e656c739284a5696e7075"
-    "7400a9706172746974696f6ea0a973696c656e745f6d7300a977617465726d61726bfb84a5696e70757401a9706172746974"
-    "696f6ea133a973696c656e745f6d7328a977617465726d61726b08a6636f6d6d697407ae636f6d6d69745f7265636f726473"
-    "02ab636f6d6d69745f726f777302a8636f756e7465727381a4726f777303a5656e646564c3a86578706f7274656405a96669"
-    "7273745f726f7703a567726f757001a468617368a23030a468656164a26d65ab6b65795f636f6c756d6e7391a16ba86b6579"
-    "5f74797065a3737472a86c6173745f726f7704ad6c6173745f73746174655f696406a96c6f675f6279746573cd01f4a66c6f"
-    "675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02a870726576696f7573a3796f75af70726f"
-    "63657373696e675f74696d6509a7736b697070656400a673746174657381a16e82a2696401a6736368656d6180a777616974"
-    "696e67918ea7617474656d7074a3796f75a86368616e6e656c739184a5696e70757400a9706172746974696f6ea0a973696c"
-    "656e745f6d7300a977617465726d61726bf9a8636f756e74657273920103a7656e747269657302a468617368a23031a86b65"
-    "795f74797065a3737472a870726576696f7573a474686579af70726f63657373696e675f74696d6508a77265636f72647303"
-    "a4726f777301a873657175656e636506a7736b697070656400a6737461746573c0a977617465726d61726bf9a97761746572"
-    "6d61726bfb"
-)
 
 
 @given(st.integers(1, 2**63), st.lists(CHANGE, max_size=5), st.lists(CHANGE, max_size=5))
@@ -103,8 +85,8 @@ def test_a_large_segment_is_cut_into_rows_that_name_each_other():
 
 def test_the_layouts_are_what_they_were():
     # A change here needs a new version of the record.
-    assert ROW.hex() == GOLDEN_ROW
-    assert META_RECORD.hex() == GOLDEN_META
+    golden = {name: "".join(lines) for name, lines in read_data("keyed/engine/golden_records.json").items()}
+    assert {"row": ROW.hex(), "meta": META_RECORD.hex()} == golden
     assert decode_meta(META_RECORD, "here") == FULL_META
 
 
