@@ -12,7 +12,6 @@ from docs.generate import ROOT
 from keyed import errors
 from keyed.cli.main import main
 from keyed.errors import ChangelogDiverged, CorruptionError, UserFunctionError, remedy
-from keyed.runtimes.spark.query.failures import translated
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
@@ -90,14 +89,6 @@ def test_errors_that_travel_a_thousand_times_have_one_note():
         other = copy.copy(pickle.loads(pickle.dumps(other)))
     assert (str(error), error.__notes__) == ("bad checksum in log at byte 3", [remedy(type(error))])
     assert other.__notes__ == ["In the worker", remedy(type(other))]
-
-
-def test_an_error_that_comes_back_from_spark_as_text_has_one_note():
-    text = "x\n" + shown(ChangelogDiverged("first line\nsecond line")) + "\n\tat a.b(C.java:1)"
-    error = translated(RuntimeError(text), "q")
-    assert type(error) is ChangelogDiverged
-    assert str(error) == "first line\nsecond line"
-    assert error.__notes__ == [remedy(ChangelogDiverged)]
 
 
 def test_the_command_line_names_the_command(tmp_path, capsys):

@@ -1,13 +1,9 @@
 """Ingestion time: each row has the time of its batch, which never goes back and is the same when a batch runs again."""
 
-import multiprocessing
-import os
-import signal
 from collections import Counter
 from itertools import accumulate
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,38 +125,6 @@ def test_a_batch_that_runs_again_has_its_rows_and_their_time_again(tmp_path, kin
     assert got[1] == before
     assert {time for _, time, _ in got[2]} == {200}
     assert sorted(v for values in got.values() for v, _, _ in values) == list(range(10))
-
-
-class Dies(KeyedProcessFunction):
-    """Notes each element with its timestamp, and kills its process in the middle of the second batch, once."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def process_element(self, value, ctx):
-        with (self.folder / "seen").open("a") as seen:
-            seen.write(f"{value.v} {ctx.timestamp()}\n")
-        if value.v == 5 and not (self.folder / "died").exists():
-            (self.folder / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield value.v, ctx.timestamp()
-
-
-def live(folder, size, time):
-    out = ingested(rows(10)).process(Dies(folder), "v bigint, t bigint")
-    out.run(folder / "out", checkpoint=folder / "ck", rows_per_batch=size, processing_time=lambda: time)
-
-
-def test_a_batch_whose_process_was_killed_has_its_rows_and_their_time_again(tmp_path):
-    process = multiprocessing.get_context("forkserver").Process(target=live, args=(tmp_path, 4, 100))
-    process.start()
-    process.join(300)
-    assert process.exitcode == -signal.SIGKILL
-    live(tmp_path, 3, 200)
-    times = [100] * 8 + [200] * 2
-    assert sorted(map(tuple, map(dict.values, pq.read_table(tmp_path / "out").to_pylist()))) == [*enumerate(times)]
-    seen = [tuple(map(int, line.split())) for line in (tmp_path / "seen").read_text().splitlines()]
-    assert seen == [*enumerate(times[:6]), *list(enumerate(times))[4:]]
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

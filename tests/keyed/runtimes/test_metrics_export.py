@@ -13,12 +13,10 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
@@ -36,7 +34,6 @@ from keyed.runtimes.job_metrics import (
     OF_REPLICATIONS,
     JobMetrics,
     MetricsSource,
-    prometheus_families,
 )
 from keyed.tables import open_tables
 from keyed.tables.replication import Replication
@@ -393,15 +390,6 @@ def test_lags_are_those_of_the_moment():
     metrics.add(Progress(2, 0, keyed.MAX_TIMESTAMP, 90_000, {}, 1))
     assert values()["watermark_seconds"] == float("inf")
     assert "watermark_lag_seconds" not in values()
-
-
-def test_names_of_queries_and_operators_are_escaped():
-    metrics = JobMetrics('a "b" \\ c', ["line\nend"])
-    metrics.add(Progress(0, 0, 0, 0, {"line\nend": {"rows_in": 5}}))
-    families = prometheus_families(metrics.query, metrics.samples()[0])
-    text = generate_latest(SimpleNamespace(collect=lambda: families)).decode()
-    labels = [s.labels for family in text_string_to_metric_families(text) for s in family.samples]
-    assert {"query": 'a "b" \\ c', "operator": "line\nend"} in labels
 
 
 def test_every_counter_and_status_is_exported():

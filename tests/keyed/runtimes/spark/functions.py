@@ -228,12 +228,6 @@ def pair(left, right):
     return left.k if left else right.other, left and left.v, right and right.w
 
 
-def grouped(start, end, lefts, rights):
-    """Yield how many elements of either side a window has."""
-    key = (lefts and lefts[0].k) or rights[0].other
-    yield key, len(lefts), len(rights)
-
-
 class PairOnce:
     """As `pair`, in a worker that dies at the 20th pair, once."""
 
@@ -340,13 +334,6 @@ class Remind(keyed.KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
-
-
-class WrongType(keyed.KeyedProcessFunction):
-    """Emits text into a number column."""
-
-    def process_element(self, value, ctx):
-        yield value.k, "one", 1
 
 
 class Show(keyed.KeyedProcessFunction):

@@ -8,24 +8,15 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, Select, TableJoin, WindowCoGroup, WindowJoin
-from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, grouped, pair, write_file
+from keyed.joins import IntervalJoin, Select, TableJoin
+from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, pair, write_file
 from tests.keyed.runtimes.test_two_inputs import rows_of
 from tests.support.explained import computed
 
 PAIRS = "k string, first bigint, second bigint"
 OTHER = "other string, u bigint, w bigint"
 LEFT, RIGHT = rows_of(1, 60, disorder=5), rows_of(2, 50, key="other", time="u", disorder=7)
-JOINS = {
-    "interval": IntervalJoin(pair, lower=-3, upper=5, how="full"),
-    "interval by row": IntervalJoin(pair, lower=-3, upper=5, how="full", path="row"),
-    "as of": AsOfJoin(pair, tolerance=8),
-    "window": WindowJoin(pair, size=10, slide=5, how="left"),
-    "cogroup": WindowCoGroup(grouped, size=10),
-    "table": TableJoin(pair),
-    "table by row": TableJoin(pair, path="row"),
-    "enrichment": EnrichmentJoin(pair, timeout=10),
-}
+INTERVAL = IntervalJoin(pair, lower=-3, upper=5, how="full")
 
 
 def joined(left, right, function, **options):
@@ -47,16 +38,13 @@ def tuples(rows):
     return [tuple(row.values()) for row in rows]
 
 
-@pytest.mark.parametrize(
-    "kind", ["interval", *(pytest.param(kind, marks=pytest.mark.long) for kind in JOINS if kind != "interval")]
-)
-def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
+def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
+    """Those of the other joins are in `tests/test_support.py`."""
     frames = spark.createDataFrame(tuples(LEFT), SCHEMA), spark.createDataFrame(tuples(renamed(RIGHT)), OTHER)
-    out = joined(*frames, JOINS[kind], parallelism=2)
-    whole = kind in ("interval", "as of", "window", "cogroup", "table")
-    assert (computed(out) == "whole columns") is whole
+    out = joined(*frames, INTERVAL, parallelism=2)
+    assert computed(out) == "whole columns"
     found = sorted(map(tuple, out.run().values), key=str)
-    assert found == by_row(LEFT, RIGHT, JOINS[kind])
+    assert found == by_row(LEFT, RIGHT, INTERVAL)
     assert len(found) > 10
 
 
@@ -107,4 +95,4 @@ def test_a_job_whose_worker_dies_goes_on_and_is_restored_with_another_parallelis
     result = again.run(checkpoint=tmp_path / "ck2", drain=True)
     assert result.restored is not None
     values += map(tuple, result.values)
-    assert sorted(values, key=str) == by_row(left, right, JOINS["interval"])
+    assert sorted(values, key=str) == by_row(left, right, INTERVAL)
