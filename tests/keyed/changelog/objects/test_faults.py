@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -330,11 +331,14 @@ def test_a_request_without_a_whole_answer_is_repeated(server, fault, kind, carri
     header = changelog.prepare("op", 1)
     sample, writer = SampleGroup(Random(1)), changelog.writer(0)
     for number in range(1, 4):
-        if number > 1:
-            left[:] = [FAULTS[fault]]
-        writer.append(*sample.commit())
-        changelog.put_position(number, b"at")
-        changelog.keep(f"data-{number}", b"data")
+        for write in (
+            partial(changelog.put_position, number, b"at"),
+            partial(changelog.keep, f"data-{number}", b"data"),
+            lambda: writer.append(*sample.commit()),
+        ):
+            if number == 2:
+                left[:] = [FAULTS[fault]]
+            write()
     assert changelog.header() == header
     assert [sequence for sequence, _ in changelog.positions()] == [1, 2, 3]
     reader = changelog.reader(0)
