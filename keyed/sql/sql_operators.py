@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed import MAX_TIMESTAMP
 from keyed.errors import TableOverflowError
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
@@ -25,7 +25,7 @@ from keyed.windows import Max
 from keyed.windows.continuous import RunningColumns
 from keyed.windows.vectorized.fold import SumOverflow
 from keyed.windows.vectorized.row_groups import integers, pc
-from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
+from keyed.windows.vectorized.session_merging import Spans, merged_by_arrival
 
 
 def schema_of(columns: Columns, *further: str) -> Schema:
@@ -50,10 +50,6 @@ def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bo
 MOMENT, DELETED = "#moment", "DELETED"
 #: The column that the state of a table has for the time of a row.
 _ROWTIME = ("ROWTIME", BIGINT)
-
-
-#: The watermark that cleans up no session within a batch.
-_NEVER = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
 
 
 def emit(ctx: BatchContext, table: pa.Table) -> None:
@@ -165,7 +161,8 @@ class Totals(RunningColumns):
         rows, starts = rows[kept], starts[kept]
         if count > 1 or not kept.all():
             table = table.take(pa.array(rows, pa.int64()))
-        late = self._late(table, starts + size, ctx)
+        # The time of the stream has reached the end of the window.
+        late = starts + size + self._window.grace_ms <= self._stream(table, ctx)
         return _bounded(_kept(table, late, ctx), starts[~late], starts[~late] + size)
 
     def _in_sessions(self, table: pa.Table, ctx: BatchContext) -> pa.Table:
@@ -178,21 +175,22 @@ class Totals(RunningColumns):
         of_stored, of_rows = codes_of(both, self._group)
         starts, ends = (integers(stored.column(name)) for name in self._plan.bounds)
         open_, came = Spans(of_stored, starts, ends + gap), Spans(of_rows, times, times + gap)
-        # A row that closes no gap to a session that is kept is late once its own session would be over.
-        late = self._late(table, times, ctx) & ~touches(open_, came)
-        merge = merged(open_, came.of(~late), _NEVER)
-        of_stored, of_rows = np.split(merge.numbers, [stored.num_rows])
+        # A session is over when the time of the stream has reached its end, which includes the gap here.
+        over = self._stream(table, ctx) - self._window.grace_ms + gap
+        sessions, of_stored, of_rows = merged_by_arrival(open_, came, over)
+        late = of_rows < 0
+        of_rows = of_rows[~late]
         is_moved = np.isin(of_stored, of_rows)
-        starts, ends = merge.sessions.starts, merge.sessions.ends - gap
+        starts, ends = sessions.starts, sessions.ends - gap
         moved, numbers = stored.filter(pa.array(is_moved)), of_stored[is_moved]
         self._moved = moved.select(self._keys)
         self.accumulators.delete(self._moved)
         self._held = _bounded(moved.drop_columns(list(self._plan.bounds)), starts[numbers], ends[numbers])
         return _bounded(_kept(table, late, ctx), starts[of_rows], ends[of_rows])
 
-    def _late(self, table: pa.Table, ends: Any, ctx: BatchContext) -> Any:
-        """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
-        return ends + self._window.grace_ms <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
+    def _stream(self, table: pa.Table, ctx: BatchContext) -> Any:
+        """Return the time of the stream when each row came."""
+        return np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
 
     # Batches.
 

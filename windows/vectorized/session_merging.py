@@ -16,11 +16,15 @@ All that follows from the elements, the open sessions and the watermarks; the fu
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from operator import attrgetter
 from typing import Any
 
 import attrs
 import numpy as np
 
+from keyed import MIN_TIMESTAMP
 from keyed.windows.vectorized.row_groups import ordered
 from keyed.windows.vectorized.slices import clamped
 
@@ -43,6 +47,11 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def columns(self) -> tuple[list[int], ...]:
+        """Keys, starts and ends as lists."""
+        return self.keys.tolist(), self.starts.tolist(), self.ends.tolist()
 
     def of(self, rows: Any) -> Spans:
         """Return the spans at some positions."""
@@ -73,6 +82,11 @@ class Clock:
     def are_gone(self, ends: Any) -> Any:
         """Return a mask of the sessions that are cleaned up before the batch."""
         return ends <= clamped(self.before + 1 - self.lateness)
+
+
+_START, _END = attrgetter("start"), attrgetter("end")
+#: The watermark that cleans up no session within a batch.
+NEVER = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
 
 
 def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
@@ -220,6 +234,67 @@ def merged(open_: Spans, spans: Spans, clock: Clock) -> Merged:
         fires[:-1] |= goes_on
     at = np.flatnonzero(fires)
     return Merged(sessions, numbers, order, at, Spans(keys[at], starts[first][session[at]], end[at]), ahead[at])
+
+
+@attrs.define(eq=False)
+class _Session:
+    """A session that grows row by row, or has been merged into another one."""
+
+    key: int
+    start: int
+    end: int
+    into: _Session | None = None
+
+    @property
+    def last(self) -> _Session:
+        """The session that this one has become."""
+        session = self
+        while session.into is not None:
+            # Halves the way of later look-ups.
+            session.into = session.into.into or session.into
+            session = session.into
+        return session
+
+
+def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any, Any]:
+    """Merge rows into sessions in the order in which they come, as Kafka Streams does.
+
+    A row joins no session that was over when it came; it is late if it could only open such a one. Where a row is old
+    enough for that, all are merged row by row.
+
+    Args:
+        open_: The open sessions.
+        rows: The rows, each as the session that it would open, in the order of their arrival.
+        over: For each row, the greatest end of the sessions that were over when it came.
+
+    Returns:
+        The sessions, and the number of each open session's and of each row's, −1 for rows that are late.
+    """
+    if not (rows.starts <= over).any():
+        merge = merged(open_, rows, NEVER)
+        return merge.sessions, *np.split(merge.numbers, [len(open_)])
+    sessions: list[_Session | None] = [*map(_Session, *open_.columns)]
+    # Those of a key that are not over ascend: they do not touch.
+    of_keys = defaultdict[int, list[_Session]](list)
+    for each in sorted(filter(None, sessions), key=_START):
+        of_keys[each.key].append(each)
+    for key, start, end, limit in zip(*rows.columns, over.tolist(), strict=True):
+        live = of_keys[key]
+        del live[: bisect_right(live, limit, key=_END)]
+        first, after = bisect_left(live, start, key=_END), bisect_right(live, end, key=_START)
+        session = live[first] if first < after else _Session(key, start, end)
+        if first == after and end <= limit:
+            sessions.append(None)
+            continue
+        session.start, session.end = min(session.start, start), max(live[after - 1].end if first < after else end, end)
+        for each in live[first + 1 : after]:
+            each.into = session
+        live[first:after] = [session]
+        sessions.append(session)
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(each.last for each in sessions if each))}
+    spans = Spans(*(np.array([getattr(each, name) for each in numbers]) for name in ("key", "start", "end")))
+    of_items = np.array([-1 if each is None else numbers[each.last] for each in sessions])
+    return spans, *np.split(of_items, [len(open_)])
 
 
 def _running_maximum(keys: Any, values: Any) -> Any:

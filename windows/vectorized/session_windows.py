@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import MIN_TIMESTAMP
 from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pick
-from keyed.windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
+from keyed.windows.vectorized.session_merging import NEVER, Clock, Merged, Spans, accepted, merged, spans_of
 from keyed.windows.vectorized.slices import clamped
 from keyed.windows.vectorized.window_tables import ColumnWindows
 
@@ -43,8 +42,7 @@ class VectorizedSessions(ColumnWindows):
         self._add(table, times, times, Clock(before, after, self._lag, self._lateness), ctx)
 
     def add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
-        never = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
-        self._add(table, np.full(table.num_rows, now), self.optional_times(table), never, ctx)
+        self._add(table, np.full(table.num_rows, now), self.optional_times(table), NEVER, ctx)
 
     def _add(self, table: Any, times: Any, timestamps: Any, clock: Clock, ctx: BatchContext) -> None:
         """Add rows to their sessions.

@@ -1,0 +1,60 @@
+"""Late rows of windows are those of Kafka Streams, however batches are cut."""
+
+from collections import Counter
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keyed import sql
+
+ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 120)), min_size=1, max_size=25)
+WINDOWS = {"TUMBLING": "SIZE 20", "HOPPING": "SIZE 20 MILLISECONDS, ADVANCE BY 5", "SESSION": "20"}
+
+
+def processed(kind, grace, rows):
+    """The counts of windows, and the number of windows that rows were late for.
+
+    As in `KStreamWindowAggregate` and `KStreamSessionWindowAggregate`.
+    """
+    counts, late, stream = Counter(), 0, 0
+    for key, time in rows:
+        stream = max(stream, time)
+        if kind == "SESSION":
+            close = stream - grace - 20
+            joined = [each for each in counts if each[0] == key and each[1] - 20 <= time <= each[2] + 20]
+            joined = [each for each in joined if each[2] >= close]
+            start, end = (pick([time, *(each[place] for each in joined)]) for place, pick in ((1, min), (2, max)))
+            if end < close:
+                late += 1
+            else:
+                counts[key, start, end] = 1 + sum(counts.pop(each) for each in joined)
+            continue
+        step = 5 if kind == "HOPPING" else 20
+        for start in range(time - time % step, max(time - 20, -1), -step):
+            if start + 20 + grace <= stream:
+                late += 1
+            else:
+                counts[key, start, start + 20] += 1
+    return counts, late
+
+
+@given(st.sampled_from([*WINDOWS]), st.sampled_from([0, 1, 15]), ROWS, st.integers(1, 30))
+@example("SESSION", 0, [("a", 0), ("b", 60), ("a", 0)], 2)
+@example("SESSION", 0, [("a", 91), ("b", 110), ("a", 85)], 3)
+@example("SESSION", 0, [("a", 40), ("b", 65), ("a", 80), ("a", 60)], 3)
+def test_late_rows_are_those_of_kafka_streams(kind, grace, rows, rows_per_batch):
+    script = (
+        "CREATE STREAM s (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
+        f"CREATE TABLE o AS SELECT k, COUNT(*) AS n FROM s WINDOW {kind} ({WINDOWS[kind]} MILLISECONDS, "
+        f"GRACE PERIOD {grace} MILLISECONDS) GROUP BY k;"
+    )
+    records = [("t", key, {"v": 1}, time) for key, time in rows]
+    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    counts = {}
+    for record in result["o"]:
+        place = (record.key, *record.window)
+        if record.value is None:
+            del counts[place]
+        else:
+            counts[place] = record.value["n"]
+    assert (counts, sum(result.skipped.get("o", Counter()).values())) == processed(kind, grace, rows)
