@@ -15,7 +15,7 @@ from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers, Ordered, codes_of
 from keyed.joins.pairs import Pairing
-from keyed.vectorized import BatchContext
+from keyed.vectorized import BatchContext, TableState
 
 _PAIRED = f"{OWN}paired"
 
@@ -28,9 +28,12 @@ class IntervalColumns(ColumnJoin):
         pairs: Returns the output of a pair.
         bounds: The least and greatest distance of the right row's time from the left one's.
         kept_ms: Time for which a row of either side is kept after its timestamp.
+        own: Types of further columns of stored rows.
     """
 
-    def __init__(self, plan: JoinPlan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int]) -> None:
+    def __init__(
+        self, plan: JoinPlan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int], **own: str
+    ) -> None:
         super().__init__(plan)
         self._pairing = pairs
         self._lower, self._upper = bounds
@@ -38,7 +41,7 @@ class IntervalColumns(ColumnJoin):
         #: The time of the output of a row without a partner, after that of the row, by side.
         self._unmatched_ms = kept_ms
         self.lefts, self.rights = (
-            self.state(side, name, (TIME, NUMBER), time="bigint", number="bigint", paired="boolean")
+            self.state(side, name, (TIME, NUMBER), time="bigint", number="bigint", paired="boolean", **own)
             for side, name in enumerate(("lefts", "rights"))
         )
 
@@ -58,7 +61,7 @@ class IntervalColumns(ColumnJoin):
             rows = came[side]
             new.append(candidates.slice(0, 0) if rows is None else self._new(rows, candidates))
         lefts, rights = (pa.concat_tables([stored[side], new[side]]) for side in (0, 1))
-        pairs = self._pairs(stored, new)
+        pairs = self.pairs(stored, new)
         self._mark_and_keep(states, stored, new, pairs)
         times = np.maximum(integers(lefts, TIME)[pairs[0]], integers(rights, TIME)[pairs[1]])
         self.emit_pairs(ctx, (lefts, pairs[0]), (rights, pairs[1]), times)
@@ -68,10 +71,14 @@ class IntervalColumns(ColumnJoin):
             return
         over = []
         for side, (state, kept_ms) in enumerate(zip((self.lefts, self.rights), self._kept_ms, strict=True)):
-            rows = state.take((TIME, "<=", watermark - kept_ms))
+            rows = self.take_ended(state, watermark, kept_ms)
             rows = rows.filter(pc.invert(rows.column(_PAIRED))) if self._pairing.keeps[side] else rows.slice(0, 0)
             over.append(in_order(rows, TIME, NUMBER))
         self.emit_unmatched(ctx, over)
+
+    def take_ended(self, state: TableState, watermark: int, kept_ms: int) -> pa.Table:
+        """Remove the rows that the watermark leaves without further partners, and return them."""
+        return state.take((TIME, "<=", watermark - kept_ms))
 
     def emit_unmatched(self, ctx: BatchContext, rows: Sequence[pa.Table]) -> None:
         """Emit the rows of either side, which have no partner."""
@@ -85,7 +92,7 @@ class IntervalColumns(ColumnJoin):
         rows = numbered(rows, stored).append_column(_PAIRED, pa.repeat(False, rows.num_rows))
         return rows.select(stored.column_names).cast(stored.schema)
 
-    def _pairs(self, stored: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
+    def pairs(self, stored: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
         """Return the rows of each pair with a new row, numbered over stored and new rows."""
         parts = [stored[0], new[0], stored[1], new[1]]
         codes = codes_of(parts, self.keys)

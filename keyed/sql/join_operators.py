@@ -6,23 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema
-from keyed.joins.column_join import integers
+from keyed.joins.column_join import TIME, integers
 from keyed.joins.interval_columns import IntervalColumns
-from keyed.joins.join_path import JoinPlan, Side
+from keyed.joins.join_path import OWN, JoinPlan, Side
+from keyed.joins.matching import Numbers
 from keyed.joins.pairs import Pairing
 from keyed.joins.select import Select
 from keyed.joins.table_columns import ChangeColumns, TableJoinColumns
 from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.planner import DAY_MS, JOIN, SourceJoin
 from keyed.sql.sql_operators import schema_of
-from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 
 #: The column that is not 0 in a row without a key: the number of its side, so that it has no partner.
 NO_KEY = "#no_key"
+#: The time of the stream when a stored row came.
+_STREAM = f"{OWN}stream"
 
 
 def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence[str]) -> VectorizedCoFunction:
@@ -57,10 +62,11 @@ def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence
 
 
 class StreamStreamJoin(IntervalColumns):
-    """An interval join by the time of each stream.
+    """An interval join by the time of the streams, the highest of their rows so far.
 
-    A row without a partner is emitted with its own time: by an outer join, when its bounds and the grace period have
-    passed; a late one at once, as in Kafka Streams. An inner join drops late rows.
+    Once it has passed a row's bounds and the grace period, the row has no further partners, in its batch too; an outer
+    join then emits a row without a partner, with its own time. A row that is late on arrival is emitted at once, as in
+    Kafka Streams; an inner join drops it.
 
     Args:
         plan: The streams and the output.
@@ -71,7 +77,7 @@ class StreamStreamJoin(IntervalColumns):
     """
 
     def __init__(self, plan: JoinPlan, pairs: Pairing, before: int, after: int, grace: int) -> None:
-        super().__init__(plan, pairs, (-before, after), (after + grace, before + grace))
+        super().__init__(plan, pairs, (-before, after), (after + grace, before + grace), stream="bigint")
         self._until_late = before + after + grace
         self._unmatched_ms = (0, 0)
 
@@ -79,6 +85,27 @@ class StreamStreamJoin(IntervalColumns):
         self._late = [self.no_rows(0), self.no_rows(1)]
         super().process_batches(first, second, ctx)
         self.emit_unmatched(ctx, self._late)
+
+    def stored(self, side: int, table: pa.Table) -> pa.Table:
+        return super().stored(side, table).append_column(_STREAM, table.column(STREAM))
+
+    def pairs(self, stored: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
+        places = super().pairs(stored, new)
+        rows = [
+            pa.concat_tables(of).select([TIME, _STREAM]).take(at) for *of, at in zip(stored, new, places, strict=True)
+        ]
+        left, right = (integers(of, _STREAM) for of in rows)
+        ends = [integers(of, TIME) + kept_ms for of, kept_ms in zip(rows, self._kept_ms, strict=True)]
+        # Of two rows at one time of the stream, neither has ended when the other came.
+        holds = (left == right) | (np.where(left < right, *ends) >= np.maximum(left, right))
+        return places[0][holds], places[1][holds]
+
+    def take_ended(self, state: TableState, watermark: int, kept_ms: int) -> pa.Table:
+        rows = super().take_ended(state, watermark, kept_ms)
+        # What came after the time of the stream advanced may be joined until it advances again, as in any other batch.
+        is_ended = pc.less_equal(rows.column(_STREAM), watermark)
+        state.upsert(rows.filter(pc.invert(is_ended)))
+        return rows.filter(is_ended)
 
     def arrived(self, side: int, table: pa.Table | None, ctx: BatchContext, first_in_time: int) -> pa.Table | None:
         if table is None:

@@ -206,7 +206,7 @@ class ScriptRows:
             for number, (name, each) in enumerate(self.inputs.items())
             if name not in self.live
         ]
-        self._highest = dict.fromkeys(self.inputs, 0)
+        self._highest = 0
 
     @property
     def rows_skipped(self) -> int:
@@ -251,7 +251,7 @@ class ScriptRows:
                     f"the checkpoint has read {read[0]} records of the rows of {name}, which is not given; give it "
                     "again from its start, or start from a new checkpoint"
                 )
-        self._highest |= {name: at for name, at in position["highest"].items() if name in self._highest}
+        self._highest = position["highest"]
 
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
@@ -379,14 +379,9 @@ class ScriptRows:
         return pa.concat_tables(parts, promote_options="default")
 
     def _with_highest(self, batch: pa.Table) -> pa.Table:
-        """Return a batch with the highest time of each row's input up to it."""
-        times = batch.column(TIME).to_numpy()
-        numbers = batch.column(SOURCE).to_numpy()
-        highest = np.empty(len(times), dtype=np.int64)
-        for number, name in enumerate(self.inputs):
-            own = numbers == number
-            if own.any():
-                highest[own] = np.maximum.accumulate(np.maximum(times[own], self._highest[name]))
-                self._highest[name] = int(highest[own][-1])
+        """Return a batch with the time of the stream at each row: the highest time of all inputs up to it."""
+        highest = np.maximum.accumulate(np.maximum(batch.column(TIME).to_numpy(), self._highest))
+        if len(highest):
+            self._highest = int(highest[-1])
         place = batch.schema.get_field_index(STREAM)
         return batch.set_column(place, STREAM, pa.array(highest)).drop_columns([BAD])

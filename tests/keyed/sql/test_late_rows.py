@@ -1,4 +1,4 @@
-"""Late rows of windows are those of Kafka Streams, however batches are cut."""
+"""Late rows of windows are those of Kafka Streams, and results do not depend on how batches are cut."""
 
 from collections import Counter
 
@@ -58,3 +58,28 @@ def test_late_rows_are_those_of_kafka_streams(kind, grace, rows, rows_per_batch)
         else:
             counts[place] = record.value["n"]
     assert (counts, sum(result.skipped.get("o", Counter()).values())) == processed(kind, grace, rows)
+
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from("lr"), st.sampled_from("ab"), st.integers(0, 120)), min_size=1, max_size=25
+)
+
+
+@given(st.sampled_from(["INNER", "LEFT", "FULL"]), st.sampled_from([0, 1, 15]), RECORDS, st.integers(2, 30))
+@example("INNER", 0, [("l", "a", 0), ("l", "b", 60), ("r", "a", 1)], 3)
+@example("LEFT", 20, [("l", "a", 100), ("r", "a", 160), ("l", "a", 100)], 2)
+def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_per_batch):
+    key = "ROWKEY AS k, l.k AS lk" if how == "FULL" else "l.k AS k"
+    script = (
+        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
+        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
+        f"CREATE STREAM o AS SELECT {key}, l.v AS v, r.v AS w FROM l {how} JOIN r WITHIN 20 MILLISECONDS "
+        f"GRACE PERIOD {grace} MILLISECONDS ON l.k = r.k;"
+    )
+    records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
+
+    def joined(rows_per_batch):
+        result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+        return Counter((each.key, str(each.value), each.timestamp) for each in result["o"]), result.skipped
+
+    assert joined(rows_per_batch) == joined(1)
