@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema
@@ -23,6 +22,7 @@ from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.planner import DAY_MS, JOIN, SourceJoin
 from keyed.sql.sql_operators import schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
+from keyed.windows.vectorized.row_groups import pc
 
 #: The column that is not 0 in a row without a key: the number of its side, so that it has no partner.
 NO_KEY = "#no_key"

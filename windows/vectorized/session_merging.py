@@ -272,7 +272,7 @@ def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any,
     """
     if not (rows.starts <= over).any():
         merge = merged(open_, rows, NEVER)
-        return merge.sessions, *np.split(merge.numbers, [len(open_)])
+        return merge.sessions, merge.numbers[: len(open_)], merge.numbers[len(open_) :]
     sessions: list[_Session | None] = [*map(_Session, *open_.columns)]
     # Those of a key that are not over ascend: they do not touch.
     of_keys = defaultdict[int, list[_Session]](list)
@@ -294,7 +294,7 @@ def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any,
     numbers = {each: number for number, each in enumerate(dict.fromkeys(each.last for each in sessions if each))}
     spans = Spans(*(np.array([getattr(each, name) for each in numbers]) for name in ("key", "start", "end")))
     of_items = np.array([-1 if each is None else numbers[each.last] for each in sessions])
-    return spans, *np.split(of_items, [len(open_)])
+    return spans, of_items[: len(open_)], of_items[len(open_) :]
 
 
 def _running_maximum(keys: Any, values: Any) -> Any:

@@ -1,6 +1,7 @@
 """Late rows of windows are those of Kafka Streams, and results do not depend on how batches are cut."""
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ def processed(kind, grace, rows):
 
     As in `KStreamWindowAggregate` and `KStreamSessionWindowAggregate`.
     """
-    counts, late, stream = Counter(), 0, 0
+    counts: Counter[tuple[Any, ...]] = Counter()
+    late, stream = 0, 0
     for key, time in rows:
         stream = max(stream, time)
         if kind == "SESSION":
@@ -50,8 +52,9 @@ def test_late_rows_are_those_of_kafka_streams(kind, grace, rows, rows_per_batch)
     )
     records = [("t", key, {"v": 1}, time) for key, time in rows]
     result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
-    counts = {}
+    counts: dict[tuple[Any, ...], int] = {}
     for record in result["o"]:
+        assert record.window is not None
         place = (record.key, *record.window)
         if record.value is None:
             del counts[place]
