@@ -244,8 +244,8 @@ class Definitions:
 
     def _schema_name(self, options: tree.WithOptions, part: str) -> str | None:
         """Return the full name of the schema of keys or values. ksqlDB prefers the earlier name of the option."""
-        name = options.get(f"{part}_AVRO_SCHEMA_FULL_NAME", options.get(f"{part}_SCHEMA_FULL_NAME"))
-        return None if name is None else str(name)
+        name: str | None = options.get(f"{part}_AVRO_SCHEMA_FULL_NAME", options.get(f"{part}_SCHEMA_FULL_NAME"))
+        return name
 
     def _formats(self, statement: tree.Create, key: str | None, value: str | None) -> list[str]:
         """Return the formats of keys and values, and check the options that depend on them."""
@@ -392,10 +392,8 @@ class Definitions:
             default = next((each.delimiter for each in before if each.format == format_), ",")
             delimiter = options.get(f"{name}_DELIMITER", default)
             null = options.get(f"{name}_PROTOBUF_NULLABLE_REPRESENTATION")
-            schema_name = self._schema_name(options, name)
-            part = RecordPart(
-                format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null, schema_name
-            )
+            of_schema = self._schema_name(options, name)
+            part = RecordPart(format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null, of_schema)
             if part.misfit is not None:
                 self.text.fail(part.misfit, at)
             parts.append(part)

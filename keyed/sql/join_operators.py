@@ -91,9 +91,7 @@ class StreamStreamJoin(IntervalColumns):
 
     def pairs(self, stored: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
         places = super().pairs(stored, new)
-        rows = [
-            pa.concat_tables(of).select([TIME, _STREAM]).take(at) for *of, at in zip(stored, new, places, strict=True)
-        ]
+        rows = [pa.concat_tables([stored[i], new[i]]).select([TIME, _STREAM]).take(places[i]) for i in (0, 1)]
         left, right = (integers(of, _STREAM) for of in rows)
         ends = [integers(of, TIME) + kept_ms for of, kept_ms in zip(rows, self._kept_ms, strict=True)]
         # Of two rows at one time of the stream, neither has ended when the other came.

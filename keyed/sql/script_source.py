@@ -381,7 +381,6 @@ class ScriptRows:
     def _with_highest(self, batch: pa.Table) -> pa.Table:
         """Return a batch with the time of the stream at each row: the highest time of all inputs up to it."""
         highest = np.maximum.accumulate(np.maximum(batch.column(TIME).to_numpy(), self._highest))
-        if len(highest):
-            self._highest = int(highest[-1])
+        self._highest = int(highest.max(initial=self._highest))
         place = batch.schema.get_field_index(STREAM)
         return batch.set_column(place, STREAM, pa.array(highest)).drop_columns([BAD])
