@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
@@ -81,6 +81,7 @@ class Program(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("runs", ["retained", "stored"])
+@settings(max_examples=settings().max_examples * 4)
 @given(batches=st.lists(st.lists(st.lists(STEPS, max_size=12), min_size=1, max_size=3), min_size=1, max_size=4))
 def test_an_iteration_yields_what_existed_at_its_start_and_still_exists(runs, batches):
     rows = [[("a", steps) for steps in batch] for batch in batches]
