@@ -527,23 +527,18 @@ def shown_type(fingerprint: Any) -> pa.DataType:
 
 def converter_of(fingerprint: Any) -> Callable[[Any], Any]:
     """Return the conversion of values of a declared type to the values that Arrow accepts for it."""
-    if fingerprint == "UUID":
-        return _as_text
-    if (isinstance(fingerprint, str) and fingerprint in _LEAVES) or _is_text(fingerprint):
+    if isinstance(fingerprint, str):
+        return _as_text if fingerprint == "UUID" else _as_it_is if fingerprint in _LEAVES else _as_json
+    if fingerprint["kind"] == "constrained":
+        return converter_of(fingerprint["type"])
+    if fingerprint["kind"] == "union":
+        rest = [type_ for type_ in fingerprint["types"] if type_ != "None"]
+        if len(rest) == 1:
+            return converter_of(rest[0])
+    if fingerprint["kind"] in ("enum", "literal") and all(isinstance(value, str) for value in fingerprint["values"]):
         return _as_it_is
     type_ = shown_type(fingerprint)
     return _as_json if type_ == pa.string() else partial(_plain, type_=type_)
-
-
-def _is_text(fingerprint: Any) -> bool:
-    if isinstance(fingerprint, str):
-        return fingerprint == "str"
-    if fingerprint["kind"] in ("enum", "literal"):
-        return all(isinstance(value, str) for value in fingerprint["values"])
-    if fingerprint["kind"] == "union":
-        rest = [type_ for type_ in fingerprint["types"] if type_ != "None"]
-        return len(rest) == 1 and _is_text(rest[0])
-    return fingerprint["kind"] == "constrained" and _is_text(fingerprint["type"])
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
@@ -564,7 +559,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
         items = sorted(value, key=ascii) if isinstance(value, set | frozenset) else value
         return [_plain(item, type_.value_type) for item in items]
     if types.is_string(type_) and not isinstance(value, str):
-        return _as_json(value)
+        return _as_text(value) if isinstance(value, UUID) else _as_json(value)
     return value
 
 

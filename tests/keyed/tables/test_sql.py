@@ -14,6 +14,7 @@ from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import attrs
 import pandas as pd
@@ -272,6 +273,30 @@ class Cars(keyed.KeyedProcessFunction):
         self.car.update(Car(Color.RED))
         self.speed.add(value)
         return ()
+
+
+@attrs.frozen
+class Holder:
+    id: UUID
+    parent: UUID | None
+    others: list[UUID]
+
+
+class Holders(keyed.KeyedProcessFunction):
+    holder = keyed.ValueState(Holder)
+
+    def process_element(self, value, ctx):
+        self.holder.update(Holder(*value))
+        return ()
+
+
+def test_a_uuid_is_the_same_text_wherever_it_is_declared(tmp_path):
+    first, second = UUID(int=1), UUID(int=2)
+    rows = [(first, second, [second]), (second, None, [])]
+    result = keyed.stream(rows).key_by(lambda value: value[0]).process(Holders()).run(tables=tmp_path / "tables")
+    with result.tables as tables:
+        found = tables.sql(f"select id, parent, others from holder where parent = '{second}'").to_pylist()
+        assert found == [{"id": str(first), "parent": str(second), "others": [str(second)]}]
 
 
 def test_sql_has_what_is_stored_whatever_types_the_user_reads_it_in(tmp_path):
