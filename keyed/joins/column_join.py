@@ -170,7 +170,7 @@ class ColumnJoin(VectorizedCoFunction):
 
         columns = [pc.coalesce(cells(0, name), cells(1, name)) for name in select.either]
         columns += [cells(0, name) for name in select.left] + [cells(1, name) for name in select.right]
-        return pa.table(columns, names=list(self._plan.output.names))
+        return pa.table(columns, names=list(self._plan.output.names)[: len(columns)])
 
 
 def _whole_microseconds(column: Any) -> Any:

@@ -339,9 +339,6 @@ class Builder:
         columns = tuple((each.stored, each.type) for each in relation.columns if each.stored != TIMESTAMP_COLUMN)
         schema = schema_of(columns, relation.carried[1])
         name = self._name(f"{query}_join")
-        if join.kind == "stream-stream":
-            joined = left.connect(right).process(function, schema_of(columns), name=name)
-            return joined.map_batches(with_own_time, output=schema)
         joined = left.connect(right).process(function, schema, name=name)
         if not is_foreign:
             return joined

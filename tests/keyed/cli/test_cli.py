@@ -1,7 +1,6 @@
 """The command line does what it says, and every command and option of it is documented."""
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -17,8 +16,9 @@ from docs.generate import ROOT
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main, parser
 from keyed.testing.changelog_conformance import SampleGroup, state_of
+from tests.support.data_files import read_data
 
-COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+COMMANDS = read_data("keyed/cli/commands.json")
 
 
 @pytest.fixture

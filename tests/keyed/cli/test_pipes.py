@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,14 +12,13 @@ import pytest
 
 from docs.generate import ROOT
 from keyed.cli.main import _parsers
+from tests.support.data_files import read_data
 from tests.support.waiting import until
 
 FUNCTION = "tests.keyed.cli.conftest:Count"
 COMMANDS = {
     command: [word.format(first=FUNCTION) for word in words]
-    for command, words in json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))[
-        "commands"
-    ].items()
+    for command, words in read_data("keyed/cli/commands.json")["commands"].items()
 }
 #: Each command line in a process of its own, forked where all is imported; what the process has left is told by its
 #: status alone.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import pytest
 
 from keyed.cli.main import main
 from keyed.cli.places import Place, place_of
+from tests.support.data_files import read_data
 
 FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]
-_PLACES = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+_PLACES = read_data("keyed/cli/commands.json")
 #: What each folder of `made` is in messages.
 THINGS: dict[str, str] = _PLACES["things"]
 #: Changelogs that are no folder, and checkpoints of Spark.

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,9 +14,10 @@ import pytest
 from keyed.cli.main import main
 from keyed.tables import read_tables
 from tests.keyed.changelog.kafka import topics
+from tests.support.data_files import read_data
 from tests.support.waiting import until
 
-COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+COMMANDS = read_data("keyed/cli/commands.json")
 SCRIPT = """
 CREATE STREAM readings (sensor STRING KEY, reading INT, at TIMESTAMP) WITH (TIMESTAMP = 'at');
 CREATE TABLE avg_readings AS SELECT sensor, AVG(reading) AS avg, COUNT(*) AS n FROM readings GROUP BY sensor;

@@ -6,7 +6,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,10 @@ from keyed.cli.table_commands import _tokens
 from keyed.tables import follower
 from keyed.testing import KeyedTestHarness
 from tests.keyed.changelog.kafka import topics
+from tests.support.data_files import read_data
 from tests.support.waiting import until
 
-COMMANDS = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+COMMANDS = read_data("keyed/cli/commands.json")
 
 
 class Sold(keyed.KeyedProcessFunction):

@@ -7,9 +7,10 @@ import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
+from tests.support.data_files import read_data
 
 FOLDER = Path(__file__).parent
-READING = json.loads((FOLDER / "schemas.json").read_text())["reading"]
+READING = read_data("keyed/formats/schemas.json")["reading"]
 AVRO = READING["avro"]
 JSON_SCHEMA = READING["json"]
 PROTOBUF = (FOLDER / "reading.proto").read_text()

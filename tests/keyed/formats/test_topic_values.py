@@ -8,7 +8,6 @@ import math
 import pickle
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -29,10 +28,11 @@ from keyed.formats.topic_values import decoder, encoder
 from keyed.runtimes.spark.kafka_frames import ValueDecoder
 from keyed.topics import Avro, Json, Protobuf, decode_values
 from tests.keyed.changelog.kafka import topics
+from tests.support.data_files import read_data
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 
 BAD = keyed.OutputTag("bad")
-SCHEMAS = json.loads((Path(__file__).parent / "schemas.json").read_text())
+SCHEMAS = read_data("keyed/formats/schemas.json")
 AVRO, SCHEMA = (json.dumps(SCHEMAS["sale"][each]) for each in ("avro", "json"))
 #: The same with one more column, which has a default.
 WIDER = json.dumps(

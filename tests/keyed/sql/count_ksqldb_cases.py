@@ -24,10 +24,11 @@ from typing import Any
 
 from keyed import sql
 from keyed.errors import KeyedError
+from tests.support.data_files import read_data
 
 #: Reasons of decided differences, each with the pattern of a failure: the name of the case, how it fails, what the log
 #: says, and the statements. The first that fits counts.
-_PARTS = json.loads(Path(__file__).with_name("ksqldb_reasons.json").read_text(encoding="utf-8"))
+_PARTS = read_data("keyed/sql/ksqldb_reasons.json")
 REASONS: list[tuple[str, str]] = [(pattern, reason) for part in _PARTS.values() for pattern, reason in part]
 #: A text, or a comment, which JSON does not have.
 _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)

@@ -1,17 +1,16 @@
 """Aggregates of scripts, after the unit tests of ksqlDB's; where theirs differ, the values are DuckDB's."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyed import sql
+from tests.support.data_files import read_data
 
 #: An aggregate of the column ``v``, the type of the column, the values, and the result.
 CASES: list[Any] = [
-    *json.loads(Path(__file__).with_name("expressions.json").read_text(encoding="utf-8"))["aggregates after ksqlDB"],
+    *read_data("keyed/sql/expressions.json")["aggregates after ksqlDB"],
     ("MAX(v)", "BYTES", [b"C", b"F", b"B", b"E", b"A", b"D", b"B"], b"F"),
     ("MAX(v)", "BYTES", [b"\x80", b"\x01"], b"\x80"),
     ("MIN(v)", "DOUBLE", [math.nan, 2.0], 2.0),

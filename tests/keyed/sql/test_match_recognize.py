@@ -6,18 +6,17 @@ A loop without ``WITHIN`` is refused here, so that those have ``WITHIN INTERVAL 
 """
 
 import datetime as dt
-import json
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
 from keyed import sql
 from keyed.errors import CheckpointError
+from tests.support.data_files import read_data
 
 START = dt.datetime(2026, 1, 1, 10)
 SECOND = dt.timedelta(seconds=1)
-CASES = json.loads(Path(__file__).with_name("match_recognize.json").read_text(encoding="utf-8"))
+CASES = read_data("keyed/sql/match_recognize.json")
 TICKER = "CREATE STREAM ticker (symbol STRING, price BIGINT, tax BIGINT, ts TIMESTAMP) WITH (FORMAT = 'JSON', TIMESTAMP = 'ts');"
 EVENTS = (
     "CREATE STREAM events (id INT, name STRING, note STRING, ts TIMESTAMP) WITH (FORMAT = 'JSON', TIMESTAMP = 'ts');"

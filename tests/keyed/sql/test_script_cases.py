@@ -13,29 +13,23 @@ A ``note`` names the case of ksqlDB's functional tests, or how a fault was found
 """
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from keyed import sql
 from keyed.errors import CheckpointError, SqlError
-
-
-def read_cases(name: str) -> Any:
-    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
+from tests.support.data_files import read_data
 
 OUTPUTS = [
     pytest.param(case, size, id=f"{claim}-{number}-{size}")
-    for claim, cases in read_cases("script_outputs.json").items()
+    for claim, cases in read_data("keyed/sql/script_outputs.json").items()
     for number, case in enumerate(cases)
     for size in case.get("batches", [None])
 ]
 VALUES, REFUSALS = (
     [
         pytest.param(group, *case, id=f"{claim}-{case[0]}")
-        for claim, group in read_cases(name).items()
+        for claim, group in read_data(f"keyed/sql/{name}").items()
         for case in group["cases"]
     ]
     for name in ("script_values.json", "script_refusals.json")
@@ -79,7 +73,7 @@ def test_refusals(group, statement, place, message):
 
 @pytest.mark.parametrize(
     ("group", "old", "new", "message"),
-    [(group, *case) for group in read_cases("script_changes.json") for case in group["cases"]],
+    [(group, *case) for group in read_data("keyed/sql/script_changes.json") for case in group["cases"]],
 )
 def test_a_changed_query_is_refused_at_the_start_also_without_a_new_row(tmp_path, group, old, new, message):
     text = "\n".join(group["script"])

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,14 @@ from keyed.sql.catalog import SqlSource
 from keyed.sql.script_inputs import ScriptInput
 from keyed.sql.script_runs import streams_of
 from keyed.sql.topic_options import TopicOptions
+from tests.support.data_files import read_data
 
 SCRIPT = """
 CREATE STREAM r (k STRING KEY, n INT) WITH (KAFKA_TOPIC = 'r', FORMAT = 'JSON');
 CREATE STREAM o AS SELECT k, n FROM r;
 """
 BAD = "the format cannot read them"
-EXPRESSIONS = json.loads(Path(__file__).with_name("expressions.json").read_text(encoding="utf-8"))
+EXPRESSIONS = read_data("keyed/sql/expressions.json")
 
 
 def line(row):

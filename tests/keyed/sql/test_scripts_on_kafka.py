@@ -11,6 +11,7 @@ import pytest
 from keyed import sql
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from tests.keyed.changelog.kafka import topics
+from tests.support.data_files import read_data
 from tests.support.schema_registry import schema_registry
 from tests.support.sql_files import read_scripts
 from tests.support.waiting import until
@@ -19,9 +20,7 @@ SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 #: The hour that has begun: Kafka would delete and compact records of 1970.
 NOW = int(time.time()) // 3600 * 3_600_000
 SOLD = SCRIPTS["sold"]
-TYPES, VALUES = json.loads(Path(__file__).with_name("expressions.json").read_text(encoding="utf-8"))[
-    "values of all types"
-]
+TYPES, VALUES = read_data("keyed/sql/expressions.json")["values of all types"]
 
 
 def send(kafka, topic, *records):

@@ -13,12 +13,13 @@ from keyed.errors import CheckpointError, DefinitionError
 from keyed.sql.bound_streams import check_executors
 from tests.keyed.sql.random_scripts import check
 from tests.keyed.sql.test_planner import Detect
+from tests.support.data_files import read_data
 from tests.support.sql_files import read_scripts
 
 SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 #: Scripts with the columns and rows of their inputs, options of the run in this process, and the rows that are skipped
 #: on Spark and here.
-CASES = json.loads(Path(__file__).with_name("spark_scripts.json").read_text(encoding="utf-8"))
+CASES = read_data("keyed/sql/spark_scripts.json")
 
 
 def frames_of(spark, case):
@@ -65,7 +66,7 @@ def test_random_scripts_write_what_duckdb_computes_over_all_rows(spark, seed):
 
 #: A declaration; its columns as expressions of Spark with the declared types (``exact``), with others that have the
 #: same values (``alike``), and with values that make the row a bad one (``bad``); and types, with a time and none.
-CONVERSIONS = json.loads(Path(__file__).with_name("spark_conversions.json").read_text(encoding="utf-8"))
+CONVERSIONS = read_data("keyed/sql/spark_conversions.json")
 
 
 @pytest.mark.slow

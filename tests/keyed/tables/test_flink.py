@@ -18,6 +18,7 @@ import pytest
 from keyed.topics import Avro
 from tests.keyed.tables.copies import Job, caught_up, expected, key_of, new_topic, topic_of
 from tests.keyed.tables.test_replication import last_batch
+from tests.support.data_files import read_data
 from tests.support.flink import flink_python
 from tests.support.jars import FLINK_KAFKA, NoJars, fetch
 from tests.support.schema_registry import schema_registry
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 LTZ = "TIMESTAMP_LTZ(3)"
 #: The columns of each table in Flink, by the format of the topic, and a statement that creates one, as the how-to page
 #: has it. In Avro times are numbers: Flink's ``avro-confluent`` has no timestamps of microseconds.
-FLINK = json.loads(Path(__file__).with_name("flink_tables.json").read_text(encoding="utf-8"))
+FLINK = read_data("keyed/tables/flink_tables.json")
 
 
 def as_text(value: Any, type_: str, unit: str = "") -> str:

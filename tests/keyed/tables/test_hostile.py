@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from keyed.changelog.records import encode_header
 from keyed.cli.main import main
 from keyed.tables import open_tables
 from keyed.tables.sql import run_sql
+from tests.support.data_files import read_data
 from tests.support.tables import followed
 
 TEXTS = int(os.environ.get("KEYED_FUZZ", "200"))
@@ -28,7 +28,7 @@ SECRET = "what nobody may read"
 KEYS = ["ann", "<script>alert(1)</script>", "../../etc/passwd", "a\0b", "'; drop table count; --", "ü" * 1_000, ""]
 
 #: What texts are made of: {file} is one that is there, {new} one that must not be, {other} a table that is not given.
-QUERIES = json.loads(Path(__file__).with_name("hostile_queries.json").read_text(encoding="utf-8"))
+QUERIES = read_data("keyed/tables/hostile_queries.json")
 
 
 class Count(keyed.KeyedProcessFunction):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import gc
-import json
 import os
 import random
 import signal
 import weakref
 from contextlib import suppress
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +26,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed.tables import read_tables, sql
 from keyed.tables.predicates import bounds_of
+from tests.support.data_files import read_data
 from tests.support.tables import entries_read, followed
 
 
@@ -166,9 +165,7 @@ def test_tables_of_one_query_are_of_one_batch(tables):
         assert snapshot.sql("select count(*) as n from seen").to_pylist() == [{"n": 60}]
 
 
-@pytest.mark.parametrize(
-    "query", json.loads(Path(__file__).with_name("hostile_queries.json").read_text(encoding="utf-8"))["refused"]
-)
+@pytest.mark.parametrize("query", read_data("keyed/tables/hostile_queries.json")["refused"])
 def test_a_query_reaches_nothing_but_the_tables(tables, query):
     names = ["a python variable"]  # noqa: F841 - DuckDB would find it by default
     with pytest.raises(keyed.errors.DefinitionError, match="sql: "):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import LifoQueue
@@ -14,6 +13,7 @@ import keyed
 from keyed.tables import open_tables, sql
 from keyed.tables.sql import run_sql
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 from tests.support.tables import entries_read
 
 
@@ -193,9 +193,7 @@ def test_a_key_whose_name_another_column_has_is_key(tables):
     assert two["row"].dataset().schema.names == ["key_1", "Lang", "namespace", "page", "n"]
 
 
-@pytest.mark.parametrize(
-    "query", json.loads(Path(__file__).with_name("hostile_queries.json").read_text(encoding="utf-8"))["listings"]
-)
+@pytest.mark.parametrize("query", read_data("keyed/tables/hostile_queries.json")["listings"])
 def test_no_listing_has_a_path_of_this_user(tables, query):
     try:
         shown = str(tables[0].sql(query).to_pylist())

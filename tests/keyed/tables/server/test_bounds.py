@@ -26,11 +26,11 @@ import pytest
 import keyed
 from keyed.cli.main import main
 from keyed.tables.server import Access, serving
+from tests.support.data_files import read_data
 from tests.support.limits import patient
 from tests.support.tables import followed, worker_processes
 from tests.support.waiting import until
 
-HOSTILE = Path(__file__).parents[1] / "hostile_queries.json"
 ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
 SLOW = "select count(*) from range(100000000000) a, range(1000) b"
 
@@ -469,6 +469,6 @@ def test_a_query_ends_where_its_server_is_gone(tables):
 
 def test_settings_of_a_query_show_no_path_of_the_server(tables):
     with client_of(tables) as ask:
-        for query in json.loads(HOSTILE.read_text(encoding="utf-8"))["listings"]:
+        for query in read_data("keyed/tables/hostile_queries.json")["listings"]:
             text = ask.post("/sql", json={"query": query}).text
             assert not [path for path in (Path.home(), Path.cwd(), tables.path) if str(path) in text]

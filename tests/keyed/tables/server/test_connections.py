@@ -14,7 +14,6 @@ import threading
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.client import HTTPResponse
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -31,6 +30,7 @@ from keyed.runtimes.job_metrics import JobMetrics
 from keyed.tables.server import Access, Limits, event_stream, serving
 from keyed.tables.server import connections as connections_module
 from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
+from tests.support.data_files import read_data
 from tests.support.tables import followed
 from tests.support.waiting import no_more, until
 
@@ -358,9 +358,7 @@ LONG_WORDS = [
     '{"token": "' + "x" * 20 + '"}',
     "A: " + "b" * 70_000 + "\r\n",
 ]
-WORDS = st.sampled_from(
-    json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))["words of requests"] + LONG_WORDS
-)
+WORDS = st.sampled_from(read_data("keyed/tables/server/requests.json")["words of requests"] + LONG_WORDS)
 REQUESTS = st.one_of(
     st.lists(WORDS, max_size=12).map("".join),
     st.tuples(WORDS, st.lists(WORDS, max_size=4).map("".join)).map(lambda made: request("/tables" + made[0]) + made[1]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -33,6 +32,7 @@ from keyed.tables.server import peers as peers_module
 from keyed.tables.server.app import make_app
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
 from tests.keyed.tables.shares import GROUPS, SHARES, run, share_of
+from tests.support.data_files import read_data
 from tests.support.limits import patient
 from tests.support.waiting import until
 
@@ -83,7 +83,7 @@ def servers(followed):
         yield whole[0], shares
 
 
-REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
+REQUESTS = read_data("keyed/tables/server/requests.json")
 READS = REQUESTS["reads of a key"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
 
 import attrs
 import httpx
@@ -14,10 +13,11 @@ import pytest
 import keyed
 from keyed import windows as w
 from keyed.tables.server import Access, Limits, serving
+from tests.support.data_files import read_data
 from tests.support.tables import followed, read_events
 from tests.support.waiting import until
 
-REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
+REQUESTS = read_data("keyed/tables/server/requests.json")
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-sold-only-00002"
 SELECT = "SELECT key, UCASE(note) AS note, n * 2 AS double FROM sold WHERE n > ? EMIT CHANGES"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import re
 import shutil
@@ -32,11 +31,12 @@ from keyed.tables.server import Access, event_stream, serve, serving
 from keyed.tables.server.app import make_app
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 from tests.support.limits import patient
 from tests.support.tables import client_of, followed, poll_tables, read_events, served, worker_processes
 from tests.support.waiting import until
 
-REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
+REQUESTS = read_data("keyed/tables/server/requests.json")
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
 
 
