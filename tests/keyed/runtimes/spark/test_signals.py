@@ -97,7 +97,7 @@ def test_a_query_that_does_not_stop_is_left_in_time(monkeypatch, caplog):
     assert spark_query._PATIENCE == 10
     monkeypatch.setattr(spark_query, "_PATIENCE", 0.1)
     query: Any = object.__new__(SparkQuery)
-    query._job, query._flushed = SimpleNamespace(title="the query 'count'"), True
+    query._job, query._is_flushed = SimpleNamespace(title="the query 'count'"), True
     go_on = threading.Event()
     query.stop = go_on.wait
     query.leave()
