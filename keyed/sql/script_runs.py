@@ -396,7 +396,7 @@ class Builder:
                 rows = TableRows(self._name(source.name), keys, values)
                 keyed_by = changes.key_by(*(each for each, _ in source.keys))
                 schema = schema_of((*keys, *values), CHANGE, MOMENT)
-                changes = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
+                changes = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="arrival")
             parts.append(changes)
         if not parts:
             raise DefinitionError(

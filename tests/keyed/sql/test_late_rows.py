@@ -78,11 +78,29 @@ def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_pe
         "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
         f"CREATE STREAM o AS SELECT {key}, l.v AS v, r.v AS w FROM l {how} JOIN r WITHIN 20 MILLISECONDS "
         f"GRACE PERIOD {grace} MILLISECONDS ON l.k = r.k;"
+        "CREATE TABLE w AS SELECT k, COUNT(*) AS n FROM o WINDOW TUMBLING (SIZE 10 MILLISECONDS, GRACE PERIOD 5 "
+        "MILLISECONDS) GROUP BY k;"
     )
     records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
 
     def joined(rows_per_batch):
         result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
-        return Counter((each.key, str(each.value), each.timestamp) for each in result["o"]), result.skipped
+        rows = Counter((each.key, str(each.value), each.timestamp) for each in result["o"])
+        return rows, result.table("w"), result.skipped
 
     assert joined(rows_per_batch) == joined(1)
+
+
+@given(RECORDS, st.integers(2, 30))
+def test_the_row_of_a_table_is_the_one_that_came_last(rows, rows_per_batch):
+    script = (
+        "CREATE TABLE t (k STRING PRIMARY KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
+        "CREATE TABLE o AS SELECT k, v FROM t WHERE v >= 0;"
+        "CREATE TABLE n AS SELECT v % 2 AS odd, COUNT(*) AS n FROM t GROUP BY v % 2;"
+    )
+    records = [("t", key, {"v": number}, time) for number, (_, key, time) in enumerate(rows)]
+    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    last = {key: value["v"] for _, key, value, _ in records}
+    assert result.table("o") == {key: {"v": value} for key, value in last.items()}
+    odd = Counter(value % 2 for value in last.values())
+    assert result.table("n") == {key: {"n": number} for key, number in odd.items()}
