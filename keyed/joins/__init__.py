@@ -29,8 +29,8 @@ The modules:
 - ``interval``, ``as_of``, ``windowed``, and with the latest value ``tables``: joins of two connected streams.
   ``select``: the function that returns columns of both. ``pairs``: their common parts.
 - The joins over whole columns, which are used if possible: ``interval_columns``, ``as_of_columns``,
-  ``window_columns``, ``table_columns``; ``join_path`` chooses the path, ``column_join`` and ``matching`` are their
-  common parts. ``key_index``: the rows of a foreign key.
+  ``window_columns``, ``table_columns``, and ``stream_join`` of scripts, by the time of the streams; ``join_path``
+  chooses the path, ``column_join`` and ``matching`` are their common parts. ``key_index``: the rows of a foreign key.
 - ``lookups``: rows enriched by an external function. ``async_lookup``: such a function with concurrent calls.
 """
 
