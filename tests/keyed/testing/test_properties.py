@@ -310,7 +310,7 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
 def test_a_delay_is_a_watermark_as_in_a_stream():
     stream = strategies.streams(ROW, gap=60_000, delay=3_000)
     sentences = {
-        assert_deterministic(Minutes(), stream, key=USER, watermark=watermark, examples=20, seed=1)
+        assert_deterministic(Minutes(), stream, key=USER, watermark=watermark, examples=5, seed=1)
         for watermark in (DELAY, timedelta(milliseconds=DELAY.delay_ms))
     }
     assert len(sentences) == 1
