@@ -224,7 +224,8 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_and_not_written(tmp_pat
 def test_first_rows_that_do_not_fit_the_sink_are_refused_before_there_is_a_table(tmp_path, sink, message):
     with pytest.raises((SinkError, DefinitionError), match=message):
         undeclared(("a", 1 if sink else None)).run(keyed.delta_sink(tmp_path / "t", **sink))
-    assert not (tmp_path / "t").exists()
+    # Version 1.1 of deltalake leaves an empty folder where it looks for a table.
+    assert not [*(tmp_path / "t").glob("*")]
 
 
 def test_values_without_names_are_refused_with_the_remedy(tmp_path):
