@@ -259,8 +259,8 @@ class _Session:
 def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any, Any]:
     """Merge rows into sessions in the order in which they come, as Kafka Streams does.
 
-    A row joins no session that was over when it came; it is late if it could only open such a one. Where a row is old
-    enough for that, all are merged row by row.
+    A row joins no session that was over when it came; it is late if it could only open such a one. Keys with a row that
+    is old enough for that are merged row by row, the others over whole columns.
 
     Args:
         open_: The open sessions.
@@ -270,9 +270,27 @@ def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any,
     Returns:
         The sessions, and the number of each open session's and of each row's, −1 for rows that are late.
     """
-    if not (rows.starts <= over).any():
+    near = rows.starts <= over
+    if not near.any():
         merge = merged(open_, rows, NEVER)
         return merge.sessions, merge.numbers[: len(open_)], merge.numbers[len(open_) :]
+    is_old = np.zeros(int(max(open_.keys.max(initial=-1), rows.keys.max(initial=-1))) + 1, dtype=bool)
+    is_old[rows.keys[near]] = True
+    old_open, old_rows = is_old[open_.keys], is_old[rows.keys]
+    merge = merged(open_.of(~old_open), rows.of(~old_rows), NEVER)
+    old, *of_old = _merged_row_by_row(open_.of(old_open), rows.of(old_rows), over[old_rows])
+    numbers = []
+    split = np.split(merge.numbers, [np.count_nonzero(~old_open)])
+    for places, of_others, of_own in zip((old_open, old_rows), split, of_old, strict=True):
+        numbers.append(np.empty(len(places), dtype=np.int64))
+        numbers[-1][~places] = of_others
+        numbers[-1][places] = np.where(of_own < 0, -1, of_own + len(merge.sessions))
+    both = zip(attrs.astuple(merge.sessions), attrs.astuple(old), strict=True)
+    return Spans(*map(np.concatenate, both)), numbers[0], numbers[1]
+
+
+def _merged_row_by_row(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any, Any]:
+    """Do what `merged_by_arrival` does, for each key."""
     sessions: list[_Session | None] = [*map(_Session, *open_.columns)]
     # Those of a key that are not over ascend: they do not touch.
     of_keys = defaultdict[int, list[_Session]](list)
@@ -292,8 +310,9 @@ def merged_by_arrival(open_: Spans, rows: Spans, over: Any) -> tuple[Spans, Any,
         live[first:after] = [session]
         sessions.append(session)
     numbers = {each: number for number, each in enumerate(dict.fromkeys(each.last for each in sessions if each))}
-    spans = Spans(*(np.array([getattr(each, name) for each in numbers]) for name in ("key", "start", "end")))
-    of_items = np.array([-1 if each is None else numbers[each.last] for each in sessions])
+    columns = ([getattr(each, name) for each in numbers] for name in ("key", "start", "end"))
+    spans = Spans(*(np.array(column, dtype=np.int64) for column in columns))
+    of_items = np.array([-1 if each is None else numbers[each.last] for each in sessions], dtype=np.int64)
     return spans, of_items[: len(open_)], of_items[len(open_) :]
 
 
