@@ -18,8 +18,7 @@ from keyed.base.schemas import Schema, schema_of
 from keyed.base.shown import shows_options
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, SinkBatch, SinkWriter
+from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter
 from keyed.job.context import TimerService
 from keyed.job.options import OperatorOptions
 from keyed.job.state import inner_state

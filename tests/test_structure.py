@@ -132,7 +132,7 @@ ENGINE_NAMES = {"now", "today", "utcnow", "uuid1", "uuid4"}
 STORING = {"arrow", "changelog", "codec", "content", "engine", "recovery", "stores", "table_state", "tables"}
 STORING_MODULES = (
     "keyed.runtimes.local.",
-    "keyed.destinations.ownership",
+    "keyed.destinations.sink",
     "keyed.destinations.parquet",
     "keyed.destinations.upsert_topic",
     "keyed.job.restoring",
@@ -919,7 +919,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 56_980,
+    "code lines of the source": 56_845,
     "code lines of keyed/sql": 4_500,
     "code lines of the tests": 65_160,
     "exported names without keyed.pyflink": 220,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from keyed.base.shown import without_credentials
 from keyed.changelog.objects.object_changelog import is_object_store
-from keyed.destinations.parquet_folder import MARK
+from keyed.destinations.parquet import MARK
 from keyed.errors import DefinitionError, KeyedError
 from keyed.stores.commit_store import COMMITS_FOLDER
 

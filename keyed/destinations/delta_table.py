@@ -17,11 +17,17 @@ from keyed.base.arguments import path_text, texts
 from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
-from keyed.destinations.ownership import PREFIX, BatchMark, Owner
-from keyed.destinations.sink import SinkWriter, SparkSide, folder_identity, local_folder
-from keyed.destinations.table_on_spark import DATABRICKS, LakeTable, finds_library, library, set_for, text_of
+from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide, folder_identity, local_folder
 from keyed.destinations.table_sink import TableMode, TableSink, option_names
-from keyed.destinations.table_writer import TableWriter
+from keyed.destinations.table_writers import (
+    DATABRICKS,
+    LakeTable,
+    TableWriter,
+    finds_library,
+    library,
+    set_for,
+    text_of,
+)
 from keyed.errors import DefinitionError, SessionError, SinkError
 
 if TYPE_CHECKING:

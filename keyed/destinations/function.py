@@ -10,8 +10,7 @@ import attrs
 
 from keyed.base.schemas import Schema
 from keyed.base.shown import named
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, SinkBatch, SinkWriter
+from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter
 
 
 class CallingWriter(SinkWriter):

@@ -19,11 +19,9 @@ from keyed.base.column_types import quoted
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
-from keyed.destinations.ownership import PREFIX, BatchMark, Owner
-from keyed.destinations.sink import SinkWriter, SparkSide
-from keyed.destinations.table_on_spark import DATABRICKS, LakeTable, finds_library, library, set_for
+from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide
 from keyed.destinations.table_sink import TableMode, TableSink, option_names
-from keyed.destinations.table_writer import TableWriter
+from keyed.destinations.table_writers import DATABRICKS, LakeTable, TableWriter, finds_library, library, set_for
 from keyed.errors import DefinitionError, SessionError, SinkError
 
 if TYPE_CHECKING:

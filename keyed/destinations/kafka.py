@@ -33,8 +33,7 @@ from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.refusals import type_name
-from keyed.destinations.ownership import BatchMark, Owner
-from keyed.destinations.sink import Record, Sink, SinkBatch, SinkWriter
+from keyed.destinations.sink import BatchMark, Owner, Record, Sink, SinkBatch, SinkWriter
 from keyed.errors import ChangelogError, DefinitionError, SinkError
 from keyed.formats.declared_formats import Format, Json, Protobuf
 from keyed.formats.topic_values import check_format, encoder

@@ -18,8 +18,7 @@ from keyed.base.arguments import names, text
 from keyed.base.column_types import of_arrow
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, SinkWriter, SparkSide
+from keyed.destinations.sink import Owner, Sink, SinkWriter, SparkSide
 from keyed.errors import DefinitionError, KeyedError, SinkError
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from keyed.base.extras import extra
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import CopiedTable, Sink, SinkWriter, TableChanges
+from keyed.destinations.sink import CopiedTable, Owner, Sink, SinkWriter, TableChanges
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
 from keyed.formats.column_schemas import avro_record
 from keyed.formats.declared_formats import Avro, Json

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from keyed.recovery.reading import read_changelog
 
 if TYPE_CHECKING:
-    from keyed.runtimes.local.restored_checkpoint import restore
-    from keyed.runtimes.recovering import flush, verify
+    from keyed.runtimes.recovering import flush, restore, verify
     from keyed.runtimes.spark.query.group_marks import spark_metrics
 
 #: Names that need a runtime, by its module.
 _ON_DEMAND = {
     "flush": "recovering",
-    "restore": "local.restored_checkpoint",
+    "restore": "recovering",
     "spark_metrics": "spark.query.group_marks",
     "verify": "recovering",
 }

@@ -16,7 +16,7 @@ from keyed.base.background import Background, close_in_children
 from keyed.base.durations import milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.private_files import folder_path
-from keyed.destinations.parquet_folder import remove_staged, replace_file
+from keyed.destinations.parquet import remove_staged, replace_file
 from keyed.errors import DefinitionError
 from keyed.job.graph import Stage
 from keyed.job.metrics_exports import OpenTelemetry, Prometheus

@@ -1,7 +1,7 @@
 """The recording of a job's input: the rows of each batch for its first operator, in a folder, for replay.
 
 The folder holds Parquet files ``part-<batch id>-<number>.parquet``, as a sink's folder does, and the mark of the query
-(`keyed.destinations.parquet_folder`). The number is two digits of the input and six of the partition. Rows of tables
+(`keyed.destinations.parquet`). The number is two digits of the input and six of the partition. Rows of tables
 and of Spark are stored in their columns; other elements in a column ``__keyed_element``, encoded by
 `keyed.codec.tagged`. A column ``__keyed_timestamp`` has their event time. The schema's metadata has the name of the
 operator and the side of the input, as JSON under ``keyed.record``.
@@ -24,8 +24,8 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.base.private_files import file_mode, folder_path, make_private
 from keyed.codec.tagged import encode_tagged
-from keyed.destinations.ownership import Owner
-from keyed.destinations.parquet_folder import LocalFolder, claim_folder
+from keyed.destinations.parquet import LocalFolder, claim_folder
+from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, EncodingError, SinkError
 from keyed.job.graph import Stage
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN

@@ -17,7 +17,7 @@ from keyed.base.shown import shown
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import MAJOR
 from keyed.formats.declared_formats import Registry
-from keyed.formats.plain_rows import cells_of
+from keyed.formats.file_rows import cells_of
 from keyed.job.graph import Input, Source, is_dataframe
 from keyed.job.transforms import Kept
 from keyed.rows import members_of

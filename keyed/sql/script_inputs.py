@@ -25,8 +25,7 @@ from keyed.base.extras import arrow_table
 from keyed.base.shown import nearest, shown, type_of
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry
-from keyed.formats.file_rows import FILES, ROWS, RowsPart, column_part, file_parts
-from keyed.formats.plain_rows import cells_of
+from keyed.formats.file_rows import FILES, ROWS, RowsPart, cells_of, column_part, file_parts
 from keyed.formats.sql_types import TIMESTAMP
 from keyed.formats.typed_columns import column, columns_of
 from keyed.sql.catalog import SqlSource

@@ -16,8 +16,7 @@ from keyed.base.background import Background, Following, Status
 from keyed.base.closing import Closeable
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import NO_COPY, Sink, SinkBatch, TableChanges, Written
+from keyed.destinations.sink import NO_COPY, Owner, Sink, SinkBatch, TableChanges, Written
 from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, SinkError, StateAccessError, TableNotFound
 from keyed.tables.entries import Entry
 from keyed.tables.operator_view import View

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from keyed.arrow.read import table_rows
 from keyed.base.shown import Shown
 from keyed.codec.tagged import decode_tagged
-from keyed.destinations.parquet_folder import batch_of
+from keyed.destinations.parquet import batch_of
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.runtimes.recording import ELEMENT_COLUMN, METADATA
 from keyed.testing.timed_records import Record, SecondRecord

@@ -22,8 +22,7 @@ import keyed
 from keyed.arrow.write import arrow_schema, table_of
 from keyed.base.schemas import schema_of
 from keyed.destinations.choose import SinkLike, sink_of
-from keyed.destinations.ownership import Owner
-from keyed.destinations.sink import Sink, SinkBatch, SinkWriter, TableChanges
+from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter, TableChanges
 from keyed.errors import KeyedError, QueryFailed
 from keyed.rows import row_class
 

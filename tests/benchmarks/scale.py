@@ -302,7 +302,7 @@ def _compare(groups: int, warm_up: int, batches: int) -> float:
     """Print the cost of a key group and batch in keyed and on Spark's own operator, and return their ratio."""
     import keyed
     from keyed.codec.key_hash import group_of, key_hash
-    from keyed.runtimes.spark.group_ids import group_ids
+    from keyed.runtimes.spark.worker.wire import group_ids
     from tests.benchmarks.functions import J1, RawPandas
 
     session = keyed.spark_session("peer", master="local[2]", parallelism=groups, config=SETTINGS)

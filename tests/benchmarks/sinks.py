@@ -18,9 +18,8 @@ from tempfile import TemporaryDirectory
 import keyed
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema, parse_ddl
-from keyed.destinations.ownership import Owner
 from keyed.destinations.parquet import parquet_sink
-from keyed.destinations.sink import Sink
+from keyed.destinations.sink import Owner, Sink
 from keyed.postgres import postgres_sink
 from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
 from keyed.topics import KafkaSink

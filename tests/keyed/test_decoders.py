@@ -47,7 +47,7 @@ from keyed.content.blocks import TableBlock, decode_block, decode_log_block
 from keyed.content.delta import Delta
 from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.table_entries import TableEntries
-from keyed.destinations.ownership import decode_mark, encode_mark
+from keyed.destinations.sink import decode_mark, encode_mark
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError

@@ -28,7 +28,7 @@ import keyed
 from keyed import pyflink, sql
 from keyed.base.schemas import schema_of
 from keyed.destinations.kafka import TopicWriter
-from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, KeyedError, SinkError, StateDefinitionError
 from keyed.tables import read_tables
 from keyed.testing import KeyedTestHarness

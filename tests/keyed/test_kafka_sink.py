@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 import keyed
 from keyed.changelog.kafka.marked_writer import committed
 from keyed.destinations.kafka import TopicWriter
-from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, SinkError
 from keyed.formats.declared_formats import Format
 from keyed.formats.topic_values import decoder, encoder

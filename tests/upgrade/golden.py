@@ -33,8 +33,7 @@ from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.row_hash import rows_hash
 from keyed.rows import row_class
-from keyed.runtimes.local.consumed import Tracker
-from keyed.runtimes.local.local_position import LocalPosition, SourcePosition, encode_position
+from keyed.runtimes.local.local_position import LocalPosition, SourcePosition, Tracker, encode_position
 from keyed.windows import CollectSet, MostFrequent
 from keyed.windows.sketches import hash_value
 

@@ -26,8 +26,7 @@ from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import export_interval
 from keyed.changelog.position_bundles import encode_bundle
-from keyed.destinations.ownership import Owner, decode_mark, encode_mark
-from keyed.destinations.sink import Record, SinkWriter, claim_order
+from keyed.destinations.sink import Owner, Record, SinkWriter, claim_order, decode_mark, encode_mark
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyed.base.lease import Lease
-from keyed.destinations.parquet_folder import locked_folder
+from keyed.destinations.parquet import locked_folder
 from keyed.errors import CheckpointError, SinkError
 from keyed.stores import scratch
 from keyed.stores.commit_store import CommitStore

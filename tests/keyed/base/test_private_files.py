@@ -14,7 +14,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
 from keyed.errors import DefinitionError, LocalStoreError
-from keyed.runtimes.spark.worker.replica_cache import default_local_dir
+from keyed.runtimes.spark.worker.worker_caches import default_local_dir
 from keyed.stores import open_rocks_store
 from keyed.testing.store_conformance import random_changes
 

@@ -15,7 +15,7 @@ import confluent_kafka.admin
 import pytest
 
 from keyed.destinations.kafka import TopicWriter
-from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Owner
 from keyed.errors import KeyedError, QueryFailed, SinkError
 from keyed.kafka.transactions import Transactions
 from keyed.topics import KafkaSink

@@ -17,11 +17,8 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, OutputTag, RestorePoint, ValueState
-from keyed.destinations.ownership import Owner, decode_mark, encode_mark
-from keyed.destinations.parquet import ParquetSink
-from keyed.destinations.parquet_folder import MARK, LocalFolder, claim_folder
-from keyed.destinations.parquet_on_spark import SparkFolder
-from keyed.destinations.sink import SinkBatch
+from keyed.destinations.parquet import MARK, LocalFolder, ParquetSink, SparkFolder, claim_folder
+from keyed.destinations.sink import Owner, SinkBatch, decode_mark, encode_mark
 from keyed.errors import CorruptionError, DefinitionError, SinkError
 from keyed.rows import row_class
 from keyed.runtimes.spark.query import stream_job

@@ -19,7 +19,7 @@ from keyed.job.functions import Function
 from keyed.job.operators import OperatorSpec
 from keyed.job.restoring import RestorePoint
 from keyed.recovery import verify
-from keyed.runtimes.spark.worker.writer_cache import WriterCache
+from keyed.runtimes.spark.worker.worker_caches import WriterCache
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing.function_options import OPERATOR

@@ -31,8 +31,8 @@ from keyed.runtimes.spark.checkpoint.begin import read_begin
 from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperator, committed_metas, for_groups
-from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.processor import WRITERS
+from keyed.runtimes.spark.worker.wire import group_ids
 from keyed.stores import open_rocks_store
 from keyed.stores.scratch import ScratchFolder
 

@@ -17,8 +17,7 @@ from keyed.codec.key_hash import spark_hash_expression
 from keyed.errors import DefinitionError, EncodingError
 from keyed.job.graph import Keys, Source, Stage
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
-from keyed.runtimes.spark.group_ids import group_ids
-from keyed.runtimes.spark.worker.wire import TaskMark, encode_payload
+from keyed.runtimes.spark.worker.wire import TaskMark, encode_payload, group_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,9 +21,8 @@ from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.run_results import result_of
-from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone, jvm_ended, raise_translated
-from keyed.runtimes.spark.query.job import Job
+from keyed.runtimes.spark.query.job import BatchJob, Job
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.runtimes.stop_signals import Stopped, noted_signals
 from keyed.tables.state_tables import StateTables

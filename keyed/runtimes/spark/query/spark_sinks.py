@@ -14,9 +14,8 @@ from keyed.arrow.unreadable import raw_rows
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
 from keyed.destinations.function import CallingWriter
-from keyed.destinations.ownership import Owner
-from keyed.destinations.parquet_on_spark import write_folder
-from keyed.destinations.sink import Sink, SinkBatch, SinkWriter, SparkSide, claim_order
+from keyed.destinations.parquet import write_folder
+from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter, SparkSide, claim_order
 from keyed.errors import QueryFailed, SinkError
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.plan.build import Route

@@ -9,8 +9,7 @@ from weakref import WeakSet
 
 from keyed.base.extras import extra
 from keyed.errors import SessionError
-from keyed.runtimes.spark.query.failures import translated
-from keyed.runtimes.spark.session.spark_log import name_log
+from keyed.runtimes.spark.query.failures import name_log, translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

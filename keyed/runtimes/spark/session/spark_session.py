@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from keyed.runtimes.spark.query.failures import to_file
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import (
     CHANGELOG,
@@ -37,7 +38,6 @@ from keyed.runtimes.spark.session.session_check import (
     is_remote,
     trust_workers,
 )
-from keyed.runtimes.spark.session.spark_log import to_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

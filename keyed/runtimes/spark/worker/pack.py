@@ -32,7 +32,6 @@ from keyed.job.transforms import Transform
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.runtimes.initial_frames import cut
 from keyed.runtimes.recording import Recorder, with_timestamps
-from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,
@@ -46,6 +45,7 @@ from keyed.runtimes.spark.worker.wire import (
     chunk_prefix,
     encode_payload,
     encoded_mark,
+    group_ids,
     read_chunk,
 )
 from keyed.runtimes.transforming import TransformedRows, transformed

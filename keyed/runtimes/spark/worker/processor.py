@@ -31,9 +31,7 @@ from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Cut
 from keyed.recovery.loading import load
 from keyed.runtimes.garbage import Collector, freeze_modules
-from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
-from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.unpack import (
     PackedInput,
@@ -43,8 +41,8 @@ from keyed.runtimes.spark.worker.unpack import (
     read_initial,
     read_payloads,
 )
-from keyed.runtimes.spark.worker.wire import GroupMark
-from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
+from keyed.runtimes.spark.worker.wire import GroupMark, group_ids
+from keyed.runtimes.spark.worker.worker_caches import LateWriter, ReplicaCache, WriterCache, default_local_dir
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Owner
 from keyed.errors import ExtraNotInstalled, SinkError
 from keyed.testing.sink_conformance import CopyConformance, SinkConformance
 

@@ -21,7 +21,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
 from keyed.errors import CheckpointError, DefinitionError
-from keyed.runtimes.local.consumed import ROWS, Tracker
+from keyed.runtimes.local.local_position import ROWS, Tracker
 from keyed.testing import KeyedTestHarness
 
 

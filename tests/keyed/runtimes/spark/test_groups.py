@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.runtimes.spark.group_ids import group_ids, spark_hash
+from keyed.runtimes.spark.worker.wire import group_ids, spark_hash
 
 
 @given(st.integers(1, 300))

@@ -25,7 +25,7 @@ from keyed.base.column_types import quoted
 from keyed.changelog import DirectoryChangelog
 from keyed.destinations.delta_table import DeltaLakeTable, DeltaSink
 from keyed.destinations.iceberg_table import IcebergLakeTable
-from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Owner
 from keyed.errors import CheckpointError, DefinitionError, SessionError, SinkError
 from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
 from tests.keyed.runtimes.local.table_sinks import TYPES

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.engine.channels import Upstream
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
-from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import (
@@ -23,6 +22,7 @@ from keyed.runtimes.spark.worker.wire import (
     TaskMark,
     chunk_note,
     encode_payload,
+    group_ids,
     output_id,
     read_chunk,
 )

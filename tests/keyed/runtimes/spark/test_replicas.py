@@ -14,9 +14,9 @@ import pytest
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.job.operators import Store
-from keyed.runtimes.spark.worker import replica_cache
-from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
+from keyed.runtimes.spark.worker import worker_caches
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
+from keyed.runtimes.spark.worker.worker_caches import ReplicaCache, default_local_dir
 from keyed.stores import MemoryStore
 from keyed.stores.lmdb_store import LmdbStore
 from keyed.stores.rocks_store import RocksStore
@@ -124,7 +124,7 @@ def test_a_store_of_a_third_party_is_open_during_a_batch_only(tmp_path):
 
 
 def test_the_processes_that_hold_a_store_in_memory_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(replica_cache, "default_local_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(worker_caches, "default_local_dir", lambda: str(tmp_path))
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     cache = ReplicaCache()
@@ -141,7 +141,7 @@ def test_the_processes_that_hold_a_store_in_memory_are_counted(tmp_path, monkeyp
     with cache.replica("op", 1, "log", None) as replica:
         assert replica.copies == 1
     assert [each.name for each in marks.iterdir()] == [str(os.getppid())]
-    monkeypatch.setattr(replica_cache, "default_local_dir", lambda: "/proc/keyed")
+    monkeypatch.setattr(worker_caches, "default_local_dir", lambda: "/proc/keyed")
     with cache.replica("op", 2, "log", None) as replica:
         assert replica.copies == 1
 

@@ -11,7 +11,7 @@ import pytest
 #: Writes a line to where a JVM would, then ends as its argument says.
 PROGRAM = """
 import os, sys
-from keyed.runtimes.spark.session.spark_log import name_log, to_file
+from keyed.runtimes.spark.query.failures import name_log, to_file
 
 for line in ("first JVM", "second JVM"):
     with to_file():
@@ -102,7 +102,7 @@ def test_of_failed_programs_the_three_latest_logs_are_kept_for_a_week_and_those_
 #: A thread starts a JVM while another one does, and is done later.
 THREADS = """
 import os, threading
-from keyed.runtimes.spark.session.spark_log import to_file
+from keyed.runtimes.spark.query.failures import to_file
 
 before = os.fstat(2)
 inside, left = threading.Event(), threading.Event()

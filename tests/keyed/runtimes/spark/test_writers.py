@@ -9,7 +9,7 @@ import pytest
 
 from keyed.changelog.model import Commit
 from keyed.engine.meta import GroupMeta
-from keyed.runtimes.spark.worker.writer_cache import WriterCache
+from keyed.runtimes.spark.worker.worker_caches import WriterCache
 from keyed.testing import MemoryChangelog
 from tests.keyed.changelog.test_commit_fold import commit
 

@@ -1,4 +1,4 @@
-"""The local stores of a Python worker process.
+"""The local stores and the changelog writers that a Python worker process keeps.
 
 A worker keeps the store of every key group that it has served, because the next micro-batch of the group often comes to
 it again; Spark decides which worker serves a partition. Stores are found by the id of the group's log, which is created
@@ -6,6 +6,10 @@ with its first commit, so a query finds its own stores after a restart and never
 
 A RocksDB store is open only while a batch runs, so that another worker of the machine can take it over. An LMDB store
 stays open, in each worker that has served the group: all of them share it.
+
+A worker also keeps the changelog writer of every key group that it has served: opening one reads the end of the log
+and, in Kafka, takes a transactional id. If another worker has served the group since then, according to the group's own
+log, the writer is opened again.
 """
 
 from __future__ import annotations
@@ -17,29 +21,25 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
-import attrs
-
+from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit, append_all
 from keyed.content.local_store import LocalStore, SharedStore
+from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.job.operators import Store, store_name
 from keyed.stores import MemoryStore
 from keyed.stores.opening import open_store
 
-#: Seconds after which an unused store in memory is dropped: another worker serves its group, or its query has ended.
+#: Seconds after which an unused store in memory is dropped, and an unused writer closed: another worker serves its
+#: group, or its query has ended.
 _IDLE_SECONDS = 900.0
 #: Seconds after which an unused store on disk is deleted.
 _STALE_SECONDS = 7 * 86_400.0
-
-
-@attrs.define(eq=False)
-class _CacheEntry:
-    replica: Replica
-    used: float
 
 
 def default_local_dir() -> str:
@@ -74,7 +74,8 @@ class ReplicaCache:
     """The replicas that this process holds, by operator, group and log id."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int, str, str, Path | None], _CacheEntry] = {}
+        #: They and the times of their last uses.
+        self._held: dict[tuple[str, int, str, str, Path | None], tuple[Replica, float]] = {}
         self._swept: set[Path] = set()
 
     @contextmanager
@@ -95,7 +96,7 @@ class ReplicaCache:
         key, name = (operator, group, log_id, *kept_in), f"{operator}-{group}-{log_id}"
         held = self._held.pop(key, None)
         self._drop_idle()
-        replica = held.replica if held is not None else Replica(MemoryStore())
+        replica = held[0] if held is not None else Replica(MemoryStore())
         # Also after a failed batch, because a store holds only committed entries.
         keep = not new
         try:
@@ -116,15 +117,15 @@ class ReplicaCache:
             keep = True
         finally:
             if keep:
-                self._held[key] = _CacheEntry(replica, time.monotonic())
+                self._held[key] = replica, time.monotonic()
             elif folder is not None:
                 replica.close()
                 shutil.rmtree(folder / name, ignore_errors=True)
 
     def _drop_idle(self) -> None:
         limit = time.monotonic() - _IDLE_SECONDS
-        for key in [key for key, held in self._held.items() if held.used < limit]:
-            self._held.pop(key).replica.close()
+        for key in [key for key, (_, used) in self._held.items() if used < limit]:
+            self._held.pop(key)[0].close()
             operator, group, log_id, kind, _ = key
             if kind == "memory":
                 with suppress(OSError, LocalStoreError):
@@ -201,3 +202,75 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:
             continue
+
+
+class WriterCache:
+    """The writers that this process holds, by identity of the changelog and key group."""
+
+    def __init__(self) -> None:
+        #: They and the times of their last uses.
+        self._held: dict[tuple[str, int], tuple[ChangelogWriter, float]] = {}
+
+    def writer(self, changelog: Changelog, log_id: str, group: int, meta: GroupMeta | None) -> ChangelogWriter:
+        """Return the writer of a key group, with the end of the group's changelog read.
+
+        Args:
+            changelog: The changelog.
+            log_id: Its identity.
+            group: Index of the group.
+            meta: The group's meta record, ``None`` before its first commit.
+
+        Raises:
+            ChangelogError: It cannot be opened.
+        """
+        self._drop_idle()
+        writer, _ = self._held.get((log_id, group), (None, 0))
+        if writer is None or not _is_level(writer.last(), meta):
+            self.discard(log_id, group)
+            writer = changelog.writer(group)
+        self._held[log_id, group] = writer, time.monotonic()
+        return writer
+
+    def discard(self, log_id: str, group: int) -> None:
+        """Close the writer of a key group, if there is one."""
+        held = self._held.pop((log_id, group), None)
+        if held is not None:
+            held[0].close()
+
+    def _drop_idle(self) -> None:
+        limit = time.monotonic() - _IDLE_SECONDS
+        for log_id, group in [key for key, (_, used) in self._held.items() if used < limit]:
+            self.discard(log_id, group)
+
+
+class LateWriter:
+    """A `ChangelogWriter` that is opened when it is first used.
+
+    Args:
+        opened: Returns the writer.
+    """
+
+    def __init__(self, opened: Callable[[], ChangelogWriter]) -> None:
+        self._opened = cache(opened)
+
+    def last(self) -> Commit | None:
+        """See `ChangelogWriter.last`."""
+        return self._opened().last()
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        """See `ChangelogWriter.append`."""
+        return self._opened().append(commit, blocks)
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """See `GroupingWriter.append_all`."""
+        return append_all(self._opened(), commits)
+
+    def close(self) -> None:
+        """Do nothing: the writer belongs to the cache."""
+
+
+def _is_level(last: Commit | None, meta: GroupMeta | None) -> bool:
+    """Return true if a changelog that ends with ``last`` has all commits of a key group, or all except the waiting."""
+    if last is None or meta is None:
+        return last is None and meta is None
+    return (last.sequence, last.attempt) == (meta.commit, meta.attempt) or meta.follows(last.sequence, last.attempt)
