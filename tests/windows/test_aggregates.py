@@ -14,6 +14,7 @@ from keyed import windows as w
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
+from keyed.windows.aggregates import Reduce
 from keyed.windows.sketches import hash_value
 from tests.support.window_operators import window_rows
 
@@ -202,14 +203,7 @@ class Product(w.Aggregate):
 class Foreign:
     """Has the methods of `keyed.AggregateFunction` and extends nothing."""
 
-    def create_accumulator(self):
-        return 1
-
-    def add(self, value, accumulator):
-        return accumulator * value
-
-    def merge(self, a, b):
-        return a * b
+    create_accumulator, add, merge = Product.create_accumulator, Product.add, Product.merge
 
     def get_result(self, accumulator):
         return accumulator
@@ -217,8 +211,13 @@ class Foreign:
 
 @pytest.mark.parametrize(
     "aggregate",
-    [Product(), Foreign(), w.aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b)],
-    ids=["subclass", "methods", "functions"],
+    [
+        Product(),
+        Foreign(),
+        w.aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b),
+        Reduce(lambda a, b: a * b),
+    ],
+    ids=["subclass", "methods", "functions", "reduce"],
 )
 def test_users_write_aggregates(aggregate):
     operator = window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)

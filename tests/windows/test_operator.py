@@ -3,18 +3,16 @@
 Cases step by step are in `tests/acceptance/flink_window_operator.json`.
 """
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState, VersionedState, windows
+from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState, VersionedState
 from keyed import windows as w
 from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows.aggregates import Reduce
+from tests.support.steps import steps
 from tests.support.window_operators import window_rows
 
 LATE = OutputTag("late")
@@ -114,30 +112,12 @@ def test_process_window_function_gets_all_elements_and_the_context():
 
 @pytest.mark.parametrize("assigner", [w.TumblingEventTimeWindows.of(10), w.EventTimeSessionWindows.with_gap(10)])
 def test_an_aggregate_combined_with_a_window_function(assigner):
-    op = window_rows(assigner=assigner, aggregate=w.Sum(value_of), process=Collect())
-    with harness_of(op) as h:
-        h.process(("k", 3), 0)
-        h.process(("k", 4), 0)
-        h.advance_watermark(9)
-        assert h.take_output() == [(("k", 0, 10, 7), 9)]
     named = window_rows(assigner=assigner, aggregate={"n": w.Count(), "total": w.Sum(value_of)}, process=Collect())
     with harness_of(named) as h:
         h.process(("k", 3), 0)
         h.advance_watermark(9)
         (record,) = h.take_output()
         assert (record.value[3].n, record.value[3].total) == (1, 3)
-
-
-def test_a_single_aggregate_and_reduce_give_their_result():
-    for aggregate in (w.Sum(value_of), Reduce(lambda a, b: ("k", a[1] + b[1]))):
-        with harness_of(window_rows(assigner=w.TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
-            h.process(("k", 3), 0)
-            h.process(("k", 4), 0)
-            h.crash_and_recover()
-            h.advance_watermark(9)
-            ((value, timestamp),) = h.take_output()
-            assert value in (7, ("k", 7))
-            assert timestamp == 9
 
 
 class Counting(w.ProcessWindowFunction):
@@ -169,21 +149,15 @@ def test_per_window_and_global_state():
         assert h.pending_timers() == []
 
 
-class Wrong(w.ProcessWindowFunction):
-    total = ValueState(int)
+@pytest.mark.parametrize("kind", ["global_state", "window_state"])
+def test_errors_have_the_names_of_states_as_users_declared_them(kind):
+    class Wrong(w.ProcessWindowFunction):
+        total = ValueState(int)
 
-    def process(self, key, context, elements):
-        context.global_state(self.total).update("one")
+        def process(self, key, context, elements):
+            getattr(context, kind)(self.total).update("one")
 
-
-class WrongPerWindow(Wrong):
-    def process(self, key, context, elements):
-        context.window_state(self.total).update("one")
-
-
-@pytest.mark.parametrize("function", [Wrong(), WrongPerWindow()])
-def test_errors_have_the_names_of_states_as_users_declared_them(function):
-    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=function)
+    op = window_rows(assigner=w.TumblingEventTimeWindows.of(10), process=Wrong())
     with harness_of(op) as h:
         h.process(("k", 1), 1)
         with pytest.raises(EncodingError, match=r"^value state 'total': 'one' of type str"):
@@ -218,29 +192,6 @@ def test_per_window_state_is_refused_where_windows_merge():
         h.process(("k", 1), 1)
         with pytest.raises(Exception, match="no per-window state"):
             h.advance_watermark(100)
-
-
-def test_count_trigger_and_purging():
-    """Flink: testCountTrigger."""
-    op = operator(w.GlobalWindows.create(), "general", trigger=w.PurgingTrigger.of(w.CountTrigger.of(4)))
-    with emptied(op) as h:
-        for _ in range(3):
-            h.process(("key2", 1), 0)
-        h.process(("key1", 1), 0)
-        h.crash_and_recover()
-        assert taken(h) == []
-        h.process(("key2", 1), 0)
-        assert taken(h) == [("key2", 4, MAX_TIMESTAMP)]
-        for _ in range(3):
-            h.process(("key1", 1), 0)
-        assert taken(h) == [("key1", 4, MAX_TIMESTAMP)]
-
-
-def test_tumbling_count_windows():
-    with harness_of(window_rows(assigner=w.CountWindows.of(2), process=Collect())) as h:
-        for value in range(5):
-            h.process(("k", value), None)
-        assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
 
 
 def test_sliding_count_windows():
@@ -405,10 +356,6 @@ def test_two_states_of_one_name_in_a_trigger_are_refused():
         h.process(("k", 1), 1)
 
 
-def test_global_window_is_one():
-    assert w.GlobalWindow() == w.GlobalWindow()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -423,27 +370,16 @@ def test_many_open_sessions_of_a_key_cost_no_quadratic_time(options):
 
 
 def _steps_of_open_sessions(options, count):
-    """Return the number of lines of `windows` that run for sessions of one key, opened out of order."""
-    folder = str(Path(windows.__file__).parent)
-    steps = 0
-
-    def trace(frame, event, _):
-        nonlocal steps
-        if not frame.f_code.co_filename.startswith(folder):
-            return None
-        steps += event == "line"
-        return trace
-
+    """Count the steps of the interpreter for sessions of one key, opened out of order."""
     operator = window_rows(assigner=w.EventTimeSessionWindows.with_gap(10), aggregate=w.Count(), **options)
     with KeyedTestHarness(operator, key=lambda row: "k") as harness:
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+
+        def run():
             with harness.batch():
                 for at in range(count):
                     harness.process(at, at * 7919 % count * 100)
             harness.advance_watermark(count * 100)
-        finally:
-            sys.settrace(before)
+
+        number = steps(run)
         assert len(harness.take_output()) == count
-    return steps
+    return number
