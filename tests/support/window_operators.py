@@ -57,3 +57,35 @@ def trigger_of(text: str) -> w.Trigger:
             should_clear_on_timeout=not keeps,
         )
     return w.PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
+
+
+def column_aggregates(type_: str) -> dict[str, Any]:
+    """Return the aggregates of a column ``v`` of a type that have a form over columns; a column ``r`` ranks."""
+    aggregates: dict[str, Any] = {
+        "rows": w.Count(),
+        "count": w.Count("v"),
+        "least": w.Min("v"),
+        "most": w.Max("v"),
+        "first": w.First("v", by_time=True),
+        "latest": w.Latest("v", by_time=True),
+        "at_most": w.ArgMax("v", "r"),
+        "at_least": w.ArgMin("v", "r"),
+        "top": w.TopK(2, "v"),
+        "top_by": w.TopK(3, "v", by="r"),
+        "about": w.ApproxCountDistinct("v", precision=4),
+    }
+    if type_ != "double":
+        aggregates |= {
+            "distinct": w.CountDistinct("v"),
+            "values": w.CollectSet("v"),
+            "frequent": w.MostFrequent(2, "v"),
+        }
+    if type_ in ("int", "bigint", "double", "decimal(20,2)"):
+        aggregates |= {
+            "total": w.Sum("v"),
+            "mean": w.Mean("v"),
+            "variance": w.Variance("v"),
+            "population": w.Variance("v", sample=False),
+            "deviation": w.Stddev("v"),
+        }
+    return aggregates

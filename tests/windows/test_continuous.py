@@ -17,29 +17,10 @@ from keyed.testing import KeyedTestHarness, strategies
 from keyed.windows.aggregates import Reduce
 from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 from tests.support.explained import computed
+from tests.support.window_operators import column_aggregates
 
-AGGREGATES: dict[str, Any] = {
-    "rows": w.Count(),
-    "values": w.Count("v"),
-    "sum": w.Sum("v"),
-    "least": w.Min("v"),
-    "most": w.Max("v"),
-    "mean": w.Mean("v"),
-    "variance": w.Variance("v"),
-    "stddev": w.Stddev("v"),
-    "first": w.First("v"),
-    "last": w.Latest("v"),
-    "earliest": w.First("v", by_time=True),
-    "latest": w.Latest("v", by_time=True),
-    "at_most": w.ArgMax("name", by="v"),
-    "at_least": w.ArgMin("name", by="v"),
-    "top": w.TopK(2, "name", by="v"),
-    "set": w.CollectSet("v"),
-    "frequent": w.MostFrequent(2, "name"),
-    "distinct": w.CountDistinct("name"),
-    "about": w.ApproxCountDistinct("name"),
-}
-COLUMNS = {"k": "string", "n": "bigint", "v": "bigint", "name": "string"}
+AGGREGATES: dict[str, Any] = column_aggregates("bigint") | {"first_seen": w.First("v"), "last_seen": w.Latest("v")}
+COLUMNS = {"k": "string", "n": "bigint", "v": "bigint", "r": "string"}
 SCHEMA = pa.schema(
     [
         pa.field(name, pa.string() if type_ == "string" else pa.int64())
@@ -52,16 +33,16 @@ class Reading(NamedTuple):
     k: str
     n: int
     v: int | None
-    name: str | None
+    r: str | None
     t: int
 
 
 ROW = strategies.rows(
-    "k string, n int, v bigint, name string, t bigint",
+    "k string, n int, v bigint, r string, t bigint",
     k=strategies.skewed("a", "b", "c"),
     n=st.integers(0, 1),
     v=st.none() | st.integers(-5, 5) | st.just(2**40),
-    name=st.none() | st.sampled_from(["x", "y", "z"]),
+    r=st.none() | st.sampled_from(["x", "y", "z"]),
 )
 BATCHES = (
     strategies.streams(ROW, timestamp="t", gap=1, late=9, max_size=20)
@@ -128,7 +109,7 @@ def test_both_paths_give_the_aggregates_of_all_rows_once_a_key_and_batch(batches
                     assert list(value[len(keys) :]) == close(totals)
             by_row.crash_and_recover()
         # A row of results and one of accumulators for each key; over columns also one for each distinct value.
-        counted = sum(len({row.name for row in rows} - {None}) for rows in seen.values()) if "distinct" in names else 0
+        counted = sum(len({row.v for row in rows} - {None}) for rows in seen.values()) if "distinct" in names else 0
         assert by_row.state_entries() == by_column.state_entries() - counted == 2 * len(seen)
 
 
@@ -155,33 +136,15 @@ def totals(stream, aggregates, tmp_path, **options):
 @pytest.mark.parametrize("path", ["auto", "row"])
 def test_an_average_is_told_with_each_batch_and_kept_as_a_table(path, tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS), timestamp="t")
-    batches, table, _ = totals(stream, {"avg": w.Mean("reading"), "n": w.Count()}, tmp_path, path=path)
+    batches, table, output = totals(stream, {"avg": w.Mean("reading"), "n": w.Count()}, tmp_path, path=path)
+    assert (computed(output) == "whole columns, a row of state per key") is (path == "auto")
     assert batches == [[("sensor-1", 45.0, 1), ("sensor-2", 12.0, 1)], [("sensor-1", 68.5, 2)]]
     assert table == {"sensor-1": {"avg": 68.5, "n": 2}, "sensor-2": {"avg": 12.0, "n": 1}}
 
 
-def test_latest_by_arrival_and_by_time(tmp_path):
-    stream = keyed.stream(pa.Table.from_pylist(SENSORS[::-1]), timestamp="t")
-    both = {"arrived": w.Latest("reading"), "newest": w.Latest("reading", by_time=True)}
-    _, table, output = totals(stream, both, tmp_path)
-    assert table["sensor-1"] == {"arrived": 45, "newest": 92}
-    assert computed(output) == "whole columns, a row of state per key"
-
-
-class Span:
-    """An aggregate that has the methods without extending the class."""
-
-    def create_accumulator(self):
-        return []
-
-    def add(self, value, accumulator):
-        return [*accumulator, value.reading]
-
-    def merge(self, a, b):
-        return a + b
-
-    def get_result(self, accumulator):
-        return max(accumulator) - min(accumulator)
+SPAN: Any = w.aggregate_of(
+    list, lambda row, seen: [*seen, row.reading], lambda a, b: a + b, lambda seen: max(seen) - min(seen)
+)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +157,7 @@ class Span:
             ("sensor-1", 92, 3),
             "is not a built-in aggregate",
         ),
-        (Span(), 47, "is not a built-in aggregate"),
+        (SPAN, 47, "is not a built-in aggregate"),
     ],
 )
 def test_what_has_to_go_row_by_row(aggregate, result, reason, tmp_path):
@@ -237,10 +200,3 @@ def test_without_timestamps(path, tmp_path):
     stream = keyed.stream(pa.Table.from_pylist(SENSORS))
     batches, _, _ = totals(stream, {"x": w.Latest("reading")}, tmp_path, path=path)
     assert batches == [[("sensor-1", 45), ("sensor-2", 12)], [("sensor-1", 92)]]
-
-
-def test_an_aggregate_of_null_values_is_null(tmp_path):
-    rows = pa.table({"sensor": ["a", "a"], "reading": pa.array([None, None], pa.int64())})
-    chosen = {"sum": w.Sum("reading"), "mean": w.Mean("reading"), "last": w.Latest("reading"), "n": w.Count("reading")}
-    batches, _, _ = totals(keyed.stream(rows), chosen, tmp_path)
-    assert batches == [[("a", None, None, None, 0)]]

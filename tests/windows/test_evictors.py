@@ -7,7 +7,6 @@ import pytest
 from keyed import windows as w
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows.evictors import TimestampedValue
 from tests.support.window_operators import window_rows
 
 WRONG: Any = 2
@@ -86,10 +85,6 @@ def test_a_custom_evictor():
         for value in range(3):
             h.process(("k", value), 0)
         assert values(h) == [[1]]
-
-
-def test_elements_are_timestamped():
-    assert TimestampedValue("x", 3) == ("x", 3)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 import keyed
 from keyed import bounded_out_of_orderness
 from keyed.joins import WindowCoGroup
-from keyed.testing import KeyedTestHarness
 from keyed.windows import CollectList, Count, EventTimeSessionWindows, EventTimeTrigger, ProcessWindowFunction
 
 ROWS: list[Any] = [{"key": "k", "at": at} for at in (0, 9, 19)]
@@ -62,23 +61,6 @@ def test_a_session_that_is_kept_for_late_rows_goes_on_and_fires_again(path, rows
         kept = kept.trigger(EventTimeTrigger())
     values = kept.aggregate(n=Count()).run(rows_per_batch=rows_per_batch).values
     assert sessions(values) == [TWO[0], ONE[0]]
-
-
-@pytest.mark.parametrize(("delay", "expected"), [(0, TWO), (1, ONE)])
-@pytest.mark.parametrize("together", [True, False])
-def test_in_the_harness(delay, expected, together):
-    output = windowed(delay, FIXED).path("row").aggregate(n=Count())
-    (function,) = output.operators.values()
-    with KeyedTestHarness(function, key="key", watermark=bounded_out_of_orderness(delay)) as harness:
-        if together:
-            with harness.batch():
-                for each in ROWS:
-                    harness.process(each, each["at"])
-        else:
-            for each in ROWS:
-                harness.process(each, each["at"])
-        harness.advance_watermark(keyed.MAX_TIMESTAMP)
-        assert sessions([record.value for record in harness.take_output()]) == expected
 
 
 @pytest.mark.parametrize(

@@ -151,15 +151,6 @@ def test_a_long_delay_keeps_windows_one_by_one():
     assert "because a key may have more than 64 open slices" in reason(1_000)
 
 
-def test_a_restart_goes_on(tmp_path):
-    output = minutes(keyed_rows("user")).aggregate(n=Count(), total=Sum("amount"))
-    expected = sorted(output.run().values)
-    first = minutes(keyed_rows("user", rows=ROWS[:2])).aggregate(n=Count(), total=Sum("amount"))
-    values = first.run(checkpoint=str(tmp_path / "c"), drain=False).values
-    values += output.run(checkpoint=str(tmp_path / "c"), drain=True).values
-    assert sorted(values) == expected
-
-
 def test_columns_and_options_share_no_names():
     """A keyword is a column, or an option beside the columns."""
     named = minutes(keyed_rows("user")).aggregate(name=Count(), output=Sum("amount"))

@@ -17,6 +17,7 @@ from keyed.windows.definition import define
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated
+from tests.support.window_operators import column_aggregates
 
 UTC = dt.UTC
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -36,35 +37,6 @@ TYPES: dict[str, tuple[Any, Any]] = {
     ),
     "timestamp_ntz": (pa.timestamp("us"), st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1))),
 }
-NUMBERS = ("int", "bigint", "double", "decimal(20,2)")
-
-
-def aggregates(type_, by):
-    """The aggregates of a column ``v`` of a type, with a column ``r`` that ranks."""
-    found = {
-        "rows": w.Count(),
-        "count": w.Count("v"),
-        "least": w.Min("v"),
-        "most": w.Max("v"),
-        "first": w.First("v", by_time=True),
-        "latest": w.Latest("v", by_time=True),
-        "at_most": w.ArgMax("v", "r"),
-        "at_least": w.ArgMin("v", "r"),
-        "top": w.TopK(2, "v"),
-        "top_by": w.TopK(3, "v", by="r"),
-        "about": w.ApproxCountDistinct("v", precision=4),
-    }
-    if type_ != "double":
-        found |= {"distinct": w.CountDistinct("v"), "values": w.CollectSet("v"), "frequent": w.MostFrequent(2, "v")}
-    if type_ in NUMBERS:
-        found |= {
-            "total": w.Sum("v"),
-            "mean": w.Mean("v"),
-            "variance": w.Variance("v"),
-            "population": w.Variance("v", sample=False),
-            "deviation": w.Stddev("v"),
-        }
-    return found
 
 
 @st.composite
@@ -130,7 +102,7 @@ def same(found, wanted, magnitude):
 @given(cases())
 def test_columns_give_what_rows_give(case):
     type_, by, values, ranks, times, ids, cut = case
-    chosen = aggregates(type_, by)
+    chosen = column_aggregates(type_)
     assigner = w.TumblingEventTimeWindows.of(10)
     fold = fold_of(define(assigner=assigner, aggregate=chosen).named, {"v": type_, "r": by})
     table = pa.table({"v": pa.array(values, TYPES[type_][0]), "r": pa.array(ranks, TYPES[by][0])})
@@ -194,7 +166,7 @@ def check(fold, chosen, parts, group, values, ranks, times):
 
 def test_parts_have_their_declared_types():
     for type_ in TYPES:
-        chosen = aggregates(type_, "int")
+        chosen = column_aggregates(type_)
         fold = fold_of(
             define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": type_, "r": "int"}
         )

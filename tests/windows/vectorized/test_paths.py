@@ -296,6 +296,14 @@ def test_slices_of_another_kind_are_refused_on_a_checkpoint(tmp_path):
         run(w.HoppingEventTimeWindows.of(4, 10), 3)
 
 
+def resume(tmp_path, source, aggregates, more, assigner=MINUTE):
+    """Run over the first row, and over all rows with more aggregates: the values of the windows."""
+    for count, chosen in ((1, aggregates), (len(source), aggregates | more)):
+        windowed = windows_of(assigner, source=source.slice(0, count)).path("vectorized").aggregate(chosen)
+        values = windowed.run(checkpoint=tmp_path / "c", rows_per_batch=1, drain=count > 1).values
+    return sorted(list(row)[3:] for row in values)
+
+
 def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
     table = pa.table({"key": ["a"] * 3, "at": [1, 2, 3], "number": [5, 6, 7], "text": ["x", "y", "z"]})
     more = {
@@ -310,30 +318,14 @@ def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
         "about": w.ApproxCountDistinct("text"),
         "least": w.Min("number"),
     }
-
-    def run(rows, **options):
-        aggregates = {"total": w.Sum("number")} | (more if rows > 1 else {})
-        windows = windows_of(w.HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("vectorized")
-        return (
-            windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
-        )
-
-    run(1, drain=False)
     both = [18, 2, 6.5, 0.5, "y", 7, ["z", "y"], "z", 2, 2, 6]
-    assert [list(row)[3:] for row in run(3, drain=True)] == [both, both]
+    assert resume(tmp_path, table, {"total": w.Sum("number")}, more, w.HoppingEventTimeWindows.of(20, 10)) == [both] * 2
 
 
 def test_windows_without_a_value_of_an_aggregate_that_is_added(tmp_path):
-    def run(rows, **options):
-        aggregates = {"total": w.Sum("number")} | ({"n": w.Count(), "mean": w.Mean("number")} if rows > 1 else {})
-        source = pa.table({"key": ["a", "b"], "at": [1, 2], "number": [5, 6]}).slice(0, rows)
-        windows = windows_of(source=source).path("vectorized")
-        return (
-            windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
-        )
-
-    run(1, drain=False)
-    assert sorted(tuple(row)[3:] for row in run(2, drain=True)) == [(5, 0, None), (6, 1, 6.0)]
+    source = pa.table({"key": ["a", "b"], "at": [1, 2], "number": [5, 6]})
+    more = {"n": w.Count(), "mean": w.Mean("number")}
+    assert resume(tmp_path, source, {"total": w.Sum("number")}, more) == [[5, 0, None], [6, 1, 6.0]]
 
 
 def test_times_that_a_function_gives_leave_the_columns_their_types():
@@ -349,41 +341,25 @@ def test_times_that_a_function_gives_leave_the_columns_their_types():
 
 
 def test_other_arrow_types_of_the_same_kind():
+    utc, berlin = pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Berlin")
     plain: dict[str, Any] = {
         "key": pa.string(),
         "text": pa.string(),
-        "when": pa.timestamp("us", "UTC"),
+        "when": utc,
         "blob": pa.binary(),
+        "at": pa.int64(),
     }
-    other: dict[str, Any] = {
-        "key": pa.large_string(),
-        "text": pa.large_string(),
-        "when": pa.timestamp("ns", "Europe/Berlin"),
-        "blob": pa.large_binary(),
-    }
-    values: dict[str, Any] = {
-        "key": ["a", "b", "a"],
-        "text": ["x", None, "y"],
-        "when": [1000, 2000, None],
-        "blob": [b"1", None, b"2"],
-    }
-    aggregates = {
-        "top": w.TopK(2, "text"),
-        "least": w.Min("when"),
-        "values": w.CollectSet("blob"),
-        "last": w.Max("text"),
-    }
+    other = plain | {"key": pa.large_string(), "text": pa.large_string(), "when": berlin, "blob": pa.large_binary()}
+    moments = [dt.datetime(2020, 1, day, tzinfo=dt.UTC) for day in (1, 2)]
+    columns: list[Any] = [["a", "b", "a"], ["x", None, "y"], [*moments, None], [b"1", None, b"2"], [0, 1, 2]]
+    aggregates: dict[str, Any] = {"top": w.TopK(2, "text"), "least": w.Min("when"), "last": w.Max("text")}
+    aggregates["values"] = w.CollectSet("blob")
 
     def run(path, types):
-        columns = {
-            name: pa.array(values[name], pa.int64() if name == "when" else None).cast(types[name]) for name in types
-        }
-        table = pa.table(columns | {"at": pa.array([0, 1, 2], pa.int64())})
+        table = pa.table([pa.array(*each) for each in zip(columns, types.values(), strict=True)], list(types))
         windows = windows_of(w.HoppingEventTimeWindows.of(20, 10), source=table).path(path).allowed_lateness(5)
-        return sorted(map(repr, map(tuple, windows.aggregate(dict(aggregates)).run(rows_per_batch=1).values)))
+        return sorted(map(repr, map(tuple, windows.aggregate(aggregates).run(rows_per_batch=1).values)))
 
-    values["when"] = [1_000_000, 2_000_000, None]
     assert len(run("row", plain)) == 4
     assert run("vectorized", plain) == run("row", plain)
-    values["when"] = [1_000_000_000, 2_000_000_000, None]
     assert run("vectorized", other) == run("row", other)
