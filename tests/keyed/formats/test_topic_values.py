@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -29,10 +29,12 @@ from keyed.runtimes.spark.kafka_frames import ValueDecoder
 from keyed.topics import Avro, Json, Protobuf, decode_values
 from tests.keyed.changelog.kafka import topics
 from tests.support.data_files import read_data
+from tests.support.jobs import Tally, collect
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 
 BAD = keyed.OutputTag("bad")
 SCHEMAS = read_data("keyed/formats/schemas.json")
+CASES = read_data("keyed/formats/cases.json")
 AVRO, SCHEMA = (json.dumps(SCHEMAS["sale"][each]) for each in ("avro", "json"))
 #: The same with one more column, which has a default.
 WIDER = json.dumps(
@@ -123,7 +125,7 @@ def test_json_of_a_row_has_floats_without_a_form_as_text_and_refuses_other_types
 
 
 def test_values_of_another_form_are_bad(registry):
-    client(registry).register_schema("sales-value", _schema(SCHEMA, "JSON"))
+    client(registry).register_schema("sales-value", Schema(SCHEMA, "JSON"))
     values: list[tuple[Format, bytes]] = [
         (Json(), b"{"),
         (Json(), b"\xff"),
@@ -142,12 +144,6 @@ def test_values_of_another_form_are_bad(registry):
     for kind, data in values:
         with pytest.raises(BadValue, match=f"it is not {type(kind).__name__}: "):
             decoder(kind, "sales")(data)
-
-
-def _schema(text, type_):
-    from confluent_kafka.schema_registry import Schema
-
-    return Schema(text, type_)
 
 
 def test_a_schema_that_cannot_be_fetched_is_an_error_with_a_remedy(registry):
@@ -174,30 +170,19 @@ def test_a_registry_that_is_down_is_an_error_with_a_remedy():
         decoder(Avro(registry={"url": url, "max.retries": 0}), "sales")(b"\0\0\0\0\7data")
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (Avro, "give registry="),
-        (lambda: Json(registry="registry:8081"), "must be an address"),
-        (lambda: Avro(registry={}), "must be an address"),
-        (lambda: Protobuf("Sale"), "that protoc has generated"),
-        (lambda: keyed.KafkaSource("sales", bootstrap="b", value=cast("Json", "json")), "must be a format"),
-        (lambda: Avro("{"), "schema='{' is not a schema: JSONDecodeError"),
-        (lambda: Avro("not a schema"), "schema='not a schema' is not a schema: JSONDecodeError"),
-        (lambda: Avro('{"type": "rec"}', registry="http://r"), "is not a schema"),
-        (lambda: Avro({"type": "string"}), "is not a schema: TypeError"),  # type: ignore[arg-type]
-        (lambda: Json(schema='{"type": "objekt"}'), r"is not a JSON schema: \$.type: 'objekt'"),
-        (lambda: Json(schema='{"properties": {"a": {"$ref": "#/$defs/b"}}}'), r"'#/\$defs/b' has no target"),
-        (lambda: Json(schema='{"properties": {"a": {"$ref": "http://x/y.json"}}}'), "'http://x/y.json' has no target"),
-        (lambda: Json(schema='{"$ref": "#"}'), "'#' leads back to itself"),
-        (lambda: Json(schema='{"$ref": "#/a", "a": {"not": {"$ref": "#/b"}}, "b": {"$ref": "#/a"}}'), "leads back"),
-        (lambda: Json(schema='{"not":' * 150 + "{}" + "}" * 150), "nested too deep"),
-        (lambda: decoder(Avro(registry={"url": "http://r", "typo": 1}), "sales"), "settings of the registry"),
-    ],
-)
-def test_wrong_definitions_are_refused(make, said):
-    with pytest.raises(DefinitionError, match=said):
-        make()
+@pytest.mark.parametrize(("kind", "options", "message"), CASES["definitions of formats that are refused"])
+def test_wrong_definitions_are_refused(kind, options, message):
+    with pytest.raises(DefinitionError, match=message):
+        getattr(keyed.topics, kind)(**options)
+
+
+def test_formats_are_checked_where_they_are_used():
+    with pytest.raises(DefinitionError, match="must be a format"):
+        keyed.KafkaSource("sales", bootstrap="b", value=cast("Json", "json"))
+    with pytest.raises(DefinitionError, match="nested too deep"):
+        Json(schema='{"not":' * 150 + "{}" + "}" * 150)
+    with pytest.raises(DefinitionError, match="settings of the registry"):
+        decoder(Avro(registry={"url": "http://r", "typo": 1}), "sales")
 
 
 #: A record that may contain itself, on the way through a union, an array and a map.
@@ -290,13 +275,7 @@ def test_a_reference_without_an_end_in_a_registered_json_schema_makes_values_bad
 
 
 def test_json_schemas_with_references_are_accepted():
-    for schema in [
-        JSON_TREE,
-        '{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {}}}',
-        '{"$id": "http://x/y", "$ref": "z#/$defs/a", "$defs": {"z": {"$id": "z", "$defs": {"a": {}}}}}',
-        '{"properties": {"x": {"$ref": "#here"}, "$ref": {}}, "$defs": {"a": {"$anchor": "here", "type": "integer"}}}',
-        '{"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}',
-    ]:
+    for schema in (JSON_TREE, *CASES["JSON schemas with references"]):
         assert Json(schema=schema).schema == schema
 
 
@@ -331,12 +310,11 @@ def test_a_query_reads_values_and_diverts_bad_records_with_the_reason(kafka, top
     with pytest.raises(RowError, match=rf"(?s)topic '{topic}', partition 0, offset 1: its value cannot be read: it is"):
         totals(source, timestamp="at").run(checkpoint=tmp_path / "c")
     output = totals(source, timestamp="at", on_bad_row=BAD)
-    results, bad = keyed.collect_sink(), keyed.collect_sink()
-    run = keyed.run(output.to(results), output.side_output(BAD).to(bad), checkpoint=tmp_path / "c")
-    assert results.values == [("ann", 1), ("ann", 3)]
-    assert [(row.key, row.value, row.offset) for row in bad.values] == [(b"b", b"no avro", 1), (b"c", None, 2)]
-    assert "it is not Avro" in bad.values[0].reason
-    assert "tombstone" in bad.values[1].reason
+    (results, bad), run = collect(output, output.side_output(BAD), checkpoint=tmp_path / "c")
+    assert results == [("ann", 1), ("ann", 3)]
+    assert [(row.key, row.value, row.offset) for row in bad] == [(b"b", b"no avro", 1), (b"c", None, 2)]
+    assert "it is not Avro" in bad[0].reason
+    assert "tombstone" in bad[1].reason
     assert run.metrics["Total"]["rows_bad"] == 2
 
 
@@ -362,12 +340,8 @@ def test_workers_decode_batches_and_keep_bad_records_with_the_reason(registry):
     decode = pickle.loads(pickle.dumps(ValueDecoder(Avro(registry=registry.url), schema_of(COLUMNS))))
     batches = list(decode([records_of(good, b"no avro", None), records_of(), records_of(good)]))
     rows = pa.Table.from_batches(batches).to_pylist()
-    assert [(row["user"], row["amount"], row["at"]) for row in rows] == [
-        ("ann", 5, AT),
-        (None, None, None),
-        (None, None, None),
-        ("ann", 5, AT),
-    ]
+    read, bad = ("ann", 5, AT), (None, None, None)
+    assert [(row["user"], row["amount"], row["at"]) for row in rows] == [read, bad, bad, read]
     assert [row["record"]["value"] for row in rows] == [None, b"no avro", None, None]
     assert [row["record"]["offset"] for row in rows] == [0, 1, 2, 0]
     reasons = [row["reason"] for row in rows]
@@ -411,38 +385,26 @@ def test_spark_reads_values_as_the_local_runtime_does(spark_kafka, kafka, topic,
     if kind == "protobuf":
         columns, function = "seconds bigint, nanos int", Seconds()
 
-    def outputs(source):
+    def run(source, **options):
         stream = keyed.stream(source, on_bad_row=BAD).key_by(columns.split()[0])
         output = stream.process(function, "key string, total bigint", parallelism=2)
-        results, bad = keyed.collect_sink(), keyed.collect_sink()
-        return output.to(results), output.side_output(BAD).to(bad)
+        return collect(output, output.side_output(BAD), **options)[0]
 
-    local = outputs(keyed.KafkaSource(topic, bootstrap=kafka, value=form, bounded=True))
-    keyed.run(*local)
-    frame = (
-        spark_kafka.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    spark = outputs(decode_values(frame, form, columns))
-    keyed.run(*spark, checkpoint=tmp_path / "checkpoint")
-    assert sorted(map(tuple, spark[0].sink.values)) == sorted(map(tuple, local[0].sink.values))
-    wanted = [(row.key, row.value, row.offset, row.reason) for row in local[1].sink.values]
-    found = [(row.record.key, row.record.value, row.record.offset, row.reason) for row in spark[1].sink.values]
-    assert [each[:3] for each in wanted] == [(b"b", b"\xff bad", 1), (b"c", None, 2)]
-    assert [each[:3] for each in found] == [each[:3] for each in wanted]
+    local, local_bad = run(keyed.KafkaSource(topic, bootstrap=kafka, value=form, bounded=True))
+    decoded = decode_values(topics.read_stream(spark_kafka, kafka, topic), form, columns)
+    rows, bad = run(decoded, checkpoint=tmp_path / "checkpoint")
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, local))
+    records = [row.record for row in bad]
+    for each in (local_bad, records):
+        assert [(row.key, row.value, row.offset) for row in each] == [(b"b", b"\xff bad", 1), (b"c", None, 2)]
     # The local message names the remedy decode= too.
-    assert [each[3].split(";")[0] for each in found] == [each[3].split(";")[0] for each in wanted]
+    assert [row.reason.split(";")[0] for row in bad] == [row.reason.split(";")[0] for row in local_bad]
 
 
-class Seconds(keyed.KeyedProcessFunction):
-    total = keyed.ValueState(int, default=0)
-
+class Seconds(Tally):
     def process_element(self, value, ctx):
-        self.total.update(self.total.value() + 1)
-        yield str(value.seconds), self.total.value()
+        for key, number in super().process_element(value, ctx):
+            yield str(key), number
 
 
 def test_decode_gets_records_with_decoded_values(kafka, topic):

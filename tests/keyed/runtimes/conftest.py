@@ -6,13 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import attrs
-import pyarrow as pa
 import pytest
 
 import keyed
-from keyed.arrow.write import arrow_schema
-from keyed.base.schemas import schema_of
-from tests.keyed.runtimes.spark.functions import SCHEMA, files, write_file
+from tests.keyed.runtimes.spark.functions import SCHEMA, files, table_of_rows, write_rows
+from tests.support.data_files import read_data
 
 
 @attrs.define
@@ -35,16 +33,14 @@ class Runtime:
 
     def stream(self, rows: Any, schema: str = SCHEMA, **options: Any) -> keyed.Stream:
         """Return a stream of tuples that a run reads to their end."""
-        columns = arrow_schema(schema_of(schema))
-        elements = [dict(zip(columns.names, row, strict=True)) for row in rows]
-        return keyed.stream(pa.Table.from_pylist(elements, columns), **options)
+        return keyed.stream(table_of_rows(rows, schema), **options)
 
-    def add(self, folder: Any, rows: Any) -> None:
-        """Add rows (k, t, v), one batch, to a source."""
+    def add(self, folder: Any, rows: Any, schema: str = SCHEMA) -> None:
+        """Add rows, one batch, to a source."""
         self._files[folder].append(rows)
 
     def source(self, folder: Any, timestamp: Any = "t", schema: str = SCHEMA, **options: Any) -> keyed.Stream:
-        """Return a stream of the rows that were added, whose columns may have other names."""
+        """Return a stream of the rows that were added."""
         rows = [row for each in self._files[folder] for row in each]
         return self.stream(rows, schema, timestamp=timestamp, **options)
 
@@ -59,14 +55,16 @@ class SparkRuntime(Runtime):
     def stream(self, rows: Any, schema: str = SCHEMA, **options: Any) -> keyed.Stream:
         return keyed.stream(self.session.createDataFrame(rows, schema), **options)
 
-    def add(self, folder: Any, rows: Any) -> None:
+    def add(self, folder: Any, rows: Any, schema: str = SCHEMA) -> None:
         super().add(folder, rows)
-        write_file(folder, len(self._files[folder]) - 1, rows)
+        write_rows(folder, len(self._files[folder]) - 1, rows, schema)
 
     def source(self, folder: Any, timestamp: Any = "t", schema: str = SCHEMA, **options: Any) -> keyed.Stream:
-        frame = files(self.session, folder).toDF(*schema_of(schema).names)
-        return keyed.stream(frame, timestamp=timestamp, **options)
+        return keyed.stream(files(self.session, folder, schema), timestamp=timestamp, **options)
 
+
+#: Tables of cases, by what they are.
+CASES = read_data("keyed/runtimes/cases.json")
 
 ON_SPARK = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("jvm")]
 

@@ -19,7 +19,9 @@ from keyed.errors import CheckpointError, KeysChanged
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
-from tests.keyed.runtimes.spark.functions import CountKeys, files, write_table
+from tests.keyed.runtimes.conftest import long_on_spark
+from tests.keyed.runtimes.spark.functions import CountKeys, write_rows
+from tests.support.jobs import Pass, Tally
 
 BERLIN, LONDON = ZoneInfo("Europe/Berlin"), ZoneInfo("Europe/London")
 ONE_HOUR = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
@@ -97,47 +99,6 @@ def test_keys_that_encode_equal_are_one_key_everywhere(kind, part, data):
     check([record.value for record in harness.take_output()], keys)
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
-@pytest.mark.parametrize("keys", [("k",), ("g", "k")])
-def test_nan_is_one_key_over_batches_restarts_and_restore(tmp_path, keys, of_table, parallelism):
-    def query(rows, **options):
-        data = [{"g": 1, "k": k, "t": i} for i, k in enumerate(rows)]
-        source = pa.Table.from_pylist(data) if of_table else data
-        stage = keyed.stream(source, timestamp="t").key_by(*keys)
-        return stage.process(Named(), name="named", parallelism=parallelism, **options)
-
-    def nan():
-        return float("nan")
-
-    rows = [nan(), -0.0, nan(), nan(), 0.0, nan(), nan(), -0.0]
-    log, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "checkpoint"
-    first = query(rows[:5], changelog=log).run(checkpoint=checkpoint, rows_per_batch=4)
-    assert sorted(first.values) == [("0.0", 1), ("0.0", 2), ("nan", 1), ("nan", 2), ("nan", 3)]
-    second = query(rows[:6], changelog=log).run(checkpoint=checkpoint, rows_per_batch=4)
-    assert second.values == [("nan", 4)]
-    assert {group.problem for group in verify(log)} == {""}
-    other = query(rows, restore_from=log, changelog=DirectoryChangelog(tmp_path / "other"))
-    third = other.run(checkpoint=tmp_path / "restored", drain=True)
-    assert sorted(third.values) == [("0.0", 3), ("nan", 5), ("timer 0.0", 3), ("timer nan", 5)]
-    assert third.metrics["named"]["timers_fired"] == 2
-
-
-class Named(KeyedProcessFunction):
-    """Counts, and has one timer, which waits for the end."""
-
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        ctx.timer_service().set_timer("end", 2**60)
-        yield str(value["k"] + 0.0), self.n.value()
-
-    def on_timer(self, timestamp, ctx):
-        key = ctx.get_current_key()
-        yield f"timer {key[-1] if isinstance(key, tuple) else key}", self.n.value()
-
-
 @pytest.mark.parametrize("rows_per_batch", [1, 2, 3, 5])
 def test_a_session_of_a_nan_key_has_all_its_rows(rows_per_batch):
     # The timer that a batch reads and the rows of the batch are of one key.
@@ -163,39 +124,22 @@ def test_a_vectorized_function_gets_keys_as_they_are_stored(parallelism):
 
 def test_elements_keep_the_values_that_came():
     table = pa.table({"k": [-0.0, 0.0]})
-    stage = keyed.stream(table).key_by("k").process(Echo())
-    assert [str(value) for value in stage.run().values] == ["-0.0", "0.0"]
+    rows = keyed.stream(table).key_by("k").process(Pass()).run().values
+    assert [str(row.k) for row in rows] == ["-0.0", "0.0"]
 
 
-class Echo(KeyedProcessFunction):
-    """Yields the key column as it came."""
-
-    def process_element(self, value, ctx):
-        yield value.k
-
-
-class Total(KeyedProcessFunction):
-    """Counts by key."""
-
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield ctx.get_current_key(), self.n.value()
-
-
-def rows(count, **columns):
+def rows_of(count, **columns):
     return [columns | {"t": i} for i in range(count)]
 
 
 def total(source, *keys, **options):
-    return keyed.stream(source).key_by(*keys).process(Total(), **options)
+    return keyed.stream(source).key_by(*keys).process(Tally(), **options)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
 def test_other_key_columns_on_a_checkpoint_are_refused(tmp_path, of_table, parallelism):
-    data = rows(3, a="x", b="y")
+    data = rows_of(3, a="x", b="y")
     source = pa.Table.from_pylist(data) if of_table else data
     total(source, "a", "b", parallelism=parallelism).run(checkpoint=tmp_path)
     for other in (("b", "a"), ("a",), ("a", "t")):
@@ -229,12 +173,12 @@ def test_a_vectorized_function_has_keys_of_one_type():
 
 
 def test_the_harness_refuses_keys_of_another_type_after_a_restore():
-    harness = KeyedTestHarness(Total())
+    harness = KeyedTestHarness(Tally())
     harness.process(1)
-    restored = KeyedTestHarness.restore(Total(), harness.snapshot())
+    restored = KeyedTestHarness.restore(Tally(), harness.snapshot())
     with pytest.raises(KeysChanged, match=r"int.*float"):
         restored.process(1.0)
-    same = KeyedTestHarness.restore(Total(), harness.snapshot())
+    same = KeyedTestHarness.restore(Tally(), harness.snapshot())
     same.process(1)
     assert [record.value for record in same.take_output()] == [(1, 2)]
 
@@ -243,7 +187,7 @@ def test_a_checkpoint_of_spark_is_refused(tmp_path):
     for folder in ("offsets", "commits", "state"):
         (tmp_path / folder).mkdir()
     with pytest.raises(CheckpointError, match=r"written by Spark.*restore_from= the changelog"):
-        total(rows(1, k=1), "k").run(checkpoint=tmp_path)
+        total(rows_of(1, k=1), "k").run(checkpoint=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["commits", "offsets", "state"]
 
 
@@ -255,45 +199,31 @@ OUTPUT = "k string, n bigint"
 NAN = float("nan")
 
 
-def write(folder, number, rows):
-    keys, times = zip(*rows, strict=True)
-    write_table(folder, number, pa.table({"k": pa.array(keys, pa.float64()), "t": times}))
-
-
-def source(spark, folder):
-    return keyed.stream(files(spark, folder, SCHEMA), timestamp="t")
-
-
-@pytest.mark.long
-def test_nan_and_zero_are_one_key_each(spark, tmp_path):
+@long_on_spark
+def test_nan_and_zero_are_one_key_each_over_batches_restarts_and_restore(runtime, tmp_path):
+    runtime.size = 3
     batches = [[(NAN, 1), (-0.0, 2), (NAN, 3)], [(NAN, 4), (0.0, 5), (1.0, 100)], [(NAN, 101), (-0.0, 102)]]
-    for number, rows in enumerate(batches[:2]):
-        write(tmp_path / "in", number, rows)
     log = DirectoryChangelog(tmp_path / "log")
-    keys = source(spark, tmp_path / "in").key_by("k")
 
-    def counted(**options):
-        return keys.process(CountKeys(), OUTPUT, name="count", parallelism=2, **options)
+    def run(*rows, checkpoint="checkpoint", **options):
+        for each in rows:
+            runtime.add(tmp_path / "in", each, SCHEMA)
+        counted = runtime.source(tmp_path / "in", schema=SCHEMA).key_by("k").process(CountKeys(), OUTPUT, **options)
+        restores = "restore_from" in options
+        return sorted(counted.run(checkpoint=tmp_path / checkpoint, drain=restores, **runtime.batches).values)
 
-    first = counted(changelog=log).run(checkpoint=tmp_path / "checkpoint")
     # The second batch reads the timers that the first one has set, and the rows move them.
-    assert sorted(map(tuple, first.values)) == [
-        ("0.0", 1), ("0.0", 2), ("1.0", 1), ("nan", 1), ("nan", 2), ("nan", 3),
-        ("timer 0.0", 2), ("timer nan", 3),
-    ]  # fmt: skip
+    first = ["0.0", "0.0", "1.0", "nan", "nan", "nan", "timer 0.0", "timer nan"]
+    assert run(*batches[:2], changelog=log, parallelism=2) == list(zip(first, [1, 2, 1, 1, 2, 3, 2, 3], strict=True))
     assert {group.problem for group in verify(log)} == {""}
-
-    write(tmp_path / "in", 2, batches[2])
-    restored = counted(restore_from=log).run(checkpoint=tmp_path / "restored", drain=True)
-    assert sorted(map(tuple, restored.values)) == [
-        ("0.0", 3), ("nan", 4), ("timer 0.0", 3), ("timer 1.0", 1), ("timer nan", 4)
-    ]  # fmt: skip
+    found = run(batches[2], restore_from=log, checkpoint="restored", parallelism=3)
+    assert found == [("0.0", 3), ("nan", 4), ("timer 0.0", 3), ("timer 1.0", 1), ("timer nan", 4)]
 
 
 @pytest.mark.long
 def test_other_keys_on_a_checkpoint_and_one_of_the_local_runtime_are_refused(spark, tmp_path):
     folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
-    write(folder, 0, [(1.0, 1)])
+    write_rows(folder, 0, [(1.0, 1)], SCHEMA)
 
     def counted(*keys, schema="k, t"):
         frame = spark.readStream.schema(SCHEMA).parquet(str(folder)).selectExpr(*schema.split(", "))
@@ -305,7 +235,7 @@ def test_other_keys_on_a_checkpoint_and_one_of_the_local_runtime_are_refused(spa
         counted("k").run(checkpoint=tmp_path / "local")
 
     counted("k").run(checkpoint=checkpoint)
-    write(folder, 1, [(1.0, 2)])
+    write_rows(folder, 1, [(1.0, 2)], SCHEMA)
     with pytest.raises(KeysChanged, match=r"keyed by k, the query by t"):
         counted("t").run(checkpoint=checkpoint)
     with pytest.raises(KeysChanged, match=r"of type float, those of the rows of type int"):

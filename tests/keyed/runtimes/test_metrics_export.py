@@ -37,6 +37,7 @@ from keyed.runtimes.job_metrics import (
 )
 from keyed.tables import open_tables
 from keyed.tables.replication import Replication
+from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
 from tests.keyed.runtimes.spark.functions import Count as CountAll
 from tests.support.limits import free_port
@@ -186,20 +187,9 @@ def test_a_port_in_use_is_refused_before_any_damage(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "give one of them"),
-        ({"port": 1, "file": "a.prom"}, "give one of them"),
-        ({"port": 0}, "from 1 to 65535"),
-        ({"port": 70_000}, "from 1 to 65535"),
-        ({"port": "9464"}, "from 1 to 65535"),
-        ({"file": "metrics.txt"}, "must end in '.prom'"),
-        ({"port": 1, "every": 0}, "every"),
-    ],
-)
-def test_bad_options_are_refused(options, said):
-    with pytest.raises(DefinitionError, match=said):
+@pytest.mark.parametrize(("options", "message"), CASES["options of Prometheus"])
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(DefinitionError, match=message):
         Prometheus(**options)
 
 

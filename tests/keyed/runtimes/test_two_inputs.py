@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import OutputTag, bounded_out_of_orderness, windows
+from keyed import OutputTag, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError, KeyTypeError, StateDefinitionError
 from keyed.testing import KeyedTestHarness, Record
@@ -27,6 +27,7 @@ from tests.keyed.runtimes.spark.functions import (
     files,
     write_file,
 )
+from tests.support.jobs import collect, watermarks_of
 from tests.support.waiting import until
 
 BAD, BAD2 = OutputTag("bad"), OutputTag("bad2")
@@ -40,10 +41,13 @@ def rows_of(seed, number, *, key="k", time="t", disorder=0):
     ]
 
 
-def both(left, right, **options):
-    first = keyed.stream(left, timestamp="t", watermark=keyed.bounded_out_of_orderness(5))
-    second = keyed.stream(right, timestamp="u", watermark=keyed.bounded_out_of_orderness(7))
-    return first.connect(second).key_by("k", "other").process(Both(), **options)
+COUNTS = "k string, first bigint, second bigint"
+
+
+def connect(left, right, function=None, *, on_bad_row=None, **options):
+    first = keyed.stream(left, timestamp="t", watermark=bounded_out_of_orderness(5))
+    second = keyed.stream(right, timestamp="u", watermark=bounded_out_of_orderness(7), on_bad_row=on_bad_row)
+    return first.connect(second).key_by("k", "other").process(function or Both(), COUNTS, name="both", **options)
 
 
 def expected(left, right):
@@ -62,14 +66,13 @@ def last_counts(values):
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("make", [list, pa.Table.from_pylist, pd.DataFrame])
-def test_both_sides_share_the_state_of_their_key(make, parallelism):
+@pytest.mark.parametrize("function", [Both(), BothColumns()], ids=["rows", "columns"])
+def test_both_sides_share_the_state_of_their_key(function, make, parallelism):
     left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
-    found = [
-        both(make(left), make(right), parallelism=parallelism).run(rows_per_batch=size).values for size in (7, 1000)
-    ]
-    for values in found:
-        assert last_counts(values) == expected(left, right)
-        assert len(values) == 350 + len(expected(left, right))
+    for size in (7, 1000):
+        result = connect(make(left), make(right), function, parallelism=parallelism).run(rows_per_batch=size)
+        assert last_counts(result.values) == expected(left, right)
+        assert result.metrics["both"]["rows_in"] == 350
 
 
 class Silences(keyed.KeyedCoProcessFunction):
@@ -115,15 +118,6 @@ def test_what_is_restored_knows_how_far_each_source_was(tmp_path, after):
     assert len(found) > 40
 
 
-def test_the_watermark_is_the_least_of_both_sides():
-    left = [{"k": "a", "t": t, "v": 0} for t in range(0, 100, 10)]
-    right = [{"other": "a", "u": u, "v": 0} for u in range(0, 50, 10)]
-    seen = []
-    both(left, right).run(rows_per_batch=5, on_progress=lambda progress: seen.append(progress.watermark))
-    # After the first batch the left side stands at 40 − 5 − 1, the right one at 40 − 7 − 1.
-    assert seen == [32, 32, keyed.MAX_TIMESTAMP]
-
-
 def test_a_silent_side_is_not_waited_for_with_idleness():
     clock = [0]
 
@@ -136,8 +130,7 @@ def test_a_silent_side_is_not_waited_for_with_idleness():
     strategy = keyed.bounded_out_of_orderness(0).with_idleness(250)
     first, second = keyed.stream(left(), timestamp="t"), keyed.stream([], timestamp="u", watermark=strategy)
     connected = first.connect(second).key_by("k", "other").process(Both())
-    seen = []
-    connected.run(processing_time=lambda: clock[0], on_progress=lambda progress: seen.append(progress.watermark))
+    seen = watermarks_of(connected, processing_time=lambda: clock[0])
     assert seen == [*[keyed.MIN_TIMESTAMP] * 3, 29, 39, 49, keyed.MAX_TIMESTAMP]
 
 
@@ -160,26 +153,6 @@ def test_idleness_alone_makes_a_batch_where_sources_pause():
     assert seen == [(2, 9), (0, 49), (0, keyed.MAX_TIMESTAMP)]
 
 
-def test_time_while_the_query_was_down_is_no_silence(tmp_path):
-    strategy = keyed.bounded_out_of_orderness(0).with_idleness(100)
-    seen = []
-
-    def run(left, now):
-        first = keyed.stream(left, timestamp="t")
-        second = keyed.stream([{"other": "a", "u": 10, "v": 0}], timestamp="u", watermark=strategy)
-        connected = first.connect(second).key_by("k", "other").process(Both())
-        connected.run(
-            checkpoint=tmp_path / "ck",
-            processing_time=lambda: now,
-            on_progress=lambda each: seen.append(each.watermark),
-        )
-
-    rows = [{"k": "a", "t": t, "v": 0} for t in (20, 30, 40)]
-    run(rows[:1], 0)
-    run(rows[:2], 5_000)
-    assert seen == [9, 9]
-
-
 @pytest.mark.parametrize("how", ["checkpoint", "changelog"])
 def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
     clock, told = [0], [10, 20, 30, 40, 50]
@@ -196,13 +169,10 @@ def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
         if how == "changelog" and number:
             options["restore_from"] = DirectoryChangelog(tmp_path / f"log{number - 1}")
         connected = keyed.stream(left(), timestamp="t").connect(second).key_by("k", "other")
-        seen: list[int] = []
-        connected.process(Both(), **options).run(
-            checkpoint=tmp_path / (how if how == "checkpoint" else str(number)),
-            rows_per_batch=1,
-            processing_time=lambda: clock[0],
-            on_progress=lambda each: seen.append(each.watermark),
-        )
+        folder = tmp_path / (how if how == "checkpoint" else str(number))
+        both = connected.process(Both(), **options)
+        seen = watermarks_of(both, checkpoint=folder, rows_per_batch=1, processing_time=lambda: clock[0])
+        # Time between two runs is no silence.
         clock[0] += 10_000
         return seen
 
@@ -215,41 +185,18 @@ def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
 @pytest.mark.parametrize("make", [list, pa.Table.from_pylist], ids=["elements", "table"])
 def test_partitions_of_a_source_hold_its_watermark_back(make, function):
     rows = make([{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]])
-    seen: list[keyed.Progress] = []
     stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(0).with_partitions("p"))
-    stream.key_by("k").process(function).run(rows_per_batch=2, on_progress=seen.append)
-    assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
+    assert watermarks_of(stream.key_by("k").process(function), rows_per_batch=2) == [4, 19, keyed.MAX_TIMESTAMP]
 
 
-def test_each_source_has_its_own_bad_rows():
-    left = [{"k": None, "t": 1, "v": 0}, {"k": "a", "t": 2, "v": 1}]
-    right = [{"other": "a", "u": None, "v": 3}]
-    first = keyed.stream(left, timestamp="t", on_bad_row=BAD)
-    second = keyed.stream(right, timestamp="u", on_bad_row=BAD2)
-    out = first.connect(second).key_by("k", "other").process(Both())
-    sinks = [keyed.collect_sink() for _ in range(3)]
-    result = keyed.run(out.to(sinks[0]), out.side_output(BAD).to(sinks[1]), out.side_output(BAD2).to(sinks[2]))
-    assert [value.v for value in sinks[1].values] == [0]
-    assert [value.v for value in sinks[2].values] == [3]
-    assert result.metrics["Both"]["rows_bad"] == 2
-    with pytest.raises(keyed.errors.NullKeyError):
-        keyed.stream(left, timestamp="t").connect(second).key_by("k", "other").process(Both()).run()
-
-
-def test_a_union_runs_the_rows_of_all_by_time():
-    parts = [rows_of(seed, 60) for seed in range(3)]
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist], ids=["elements", "table"])
+@pytest.mark.parametrize("function", [Count(), CountInWindows(), CountColumns()])
+def test_a_union_runs_the_rows_of_all_by_time(make, function):
+    parts = [rows_of(seed, 200) for seed in range(3)]
     whole = sorted((row for part in parts for row in part), key=lambda row: row["t"])
-    streams = [keyed.stream(part, timestamp="t") for part in parts]
-    united = streams[0].union(*streams[1:]).key_by("k").process(Count()).run()
-    assert united.values == keyed.stream(whole, timestamp="t").key_by("k").process(Count()).run().values
-
-
-def test_sides_may_be_unions():
-    left, right = rows_of(1, 40), rows_of(2, 40, key="other", time="u")
-    streams = [keyed.stream(part, timestamp="t") for part in (left[:20], left[20:])]
-    others = [keyed.stream(part, timestamp="u") for part in (right[:10], right[10:])]
-    out = streams[0].union(streams[1]).connect(others[0].union(others[1])).key_by("k", "other").process(Both())
-    assert last_counts(out.run().values) == expected(left, right)
+    streams = [keyed.stream(make(part), timestamp="t") for part in parts]
+    united = streams[0].union(*streams[1:]).key_by("k").process(function).run()
+    assert united.values == keyed.stream(make(whole), timestamp="t").key_by("k").process(function).run().values != []
 
 
 class Sides(keyed.KeyedCoProcessFunction):
@@ -338,49 +285,11 @@ def test_the_harness_takes_elements_and_watermarks_of_either_side():
         harness.process_element1({"k": "a"})
 
 
-@pytest.mark.parametrize("make", [list, pa.Table.from_pylist])
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_windows_and_vectorized_functions_read_a_union(make, parallelism):
-    parts = [rows_of(seed, 200, disorder=5) for seed in range(2)]
-    whole = sorted((row for part in parts for row in part), key=lambda row: row["t"])
-    delay = keyed.bounded_out_of_orderness(50)
-    streams = [keyed.stream(make(part), timestamp="t", watermark=delay) for part in parts]
-    one = keyed.stream(make(whole), timestamp="t", watermark=delay)
-
-    def counted(stream, function):
-        return sorted(map(tuple, stream.key_by("k").process(function, parallelism=parallelism).run().values))
-
-    for function in (CountInWindows(), CountColumns()):
-        assert counted(streams[0].union(streams[1]), function) == counted(one, function)
-    found = [
-        stream.key_by("k").window(windows.TumblingEventTimeWindows.of(100)).aggregate(seen=windows.Count()).run().values
-        for stream in (streams[0].union(streams[1]), one)
-    ]
-    assert sorted(map(tuple, found[0])) == sorted(map(tuple, found[1])) != []
-
-
 def test_partitions_by_a_column_that_is_not_there_are_refused():
     unknown = keyed.bounded_out_of_orderness(0).with_partitions("q")
     stream = keyed.stream(pa.table({"k": ["a"], "t": [1]}), timestamp="t", watermark=unknown).key_by("k")
     with pytest.raises(DefinitionError, match=r"operator '.*': column 'q' is not in the source"):
         stream.process(CountColumns()).run()
-
-
-def both_columns(left, right, **options):
-    first = keyed.stream(left, timestamp="t", watermark=keyed.bounded_out_of_orderness(5))
-    second = keyed.stream(right, timestamp="u", watermark=keyed.bounded_out_of_orderness(7))
-    columns = "k string, first bigint, second bigint"
-    return first.connect(second).key_by("k", "other").process(BothColumns(), columns, name="both", **options)
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.parametrize("make", [list, pa.Table.from_pylist])
-def test_both_sides_share_the_tables_of_their_keys(make, parallelism):
-    left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
-    for size in (7, 1000):
-        result = both_columns(make(left), make(right), parallelism=parallelism).run(rows_per_batch=size)
-        assert last_counts(result.values) == expected(left, right)
-        assert result.metrics["both"]["rows_in"] == 350
 
 
 def late_of(harness):
@@ -439,14 +348,6 @@ def test_a_checkpoint_is_of_so_many_sources(tmp_path):
 
 
 OTHER = "other string, u bigint, v bigint"
-COUNTS = "k string, first int, second int"
-
-
-def connected(left, right, *, on_bad_row=None, **options):
-    first = keyed.stream(left, timestamp="t", watermark=bounded_out_of_orderness(5))
-    second = keyed.stream(right, timestamp="u", watermark=bounded_out_of_orderness(7), on_bad_row=on_bad_row)
-    options = {"parallelism": 2, **options}
-    return first.connect(second).key_by("k", "other").process(Both(), COUNTS, name="both", **options)
 
 
 def tuples(rows):
@@ -462,15 +363,11 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
     left, right = rows_of(1, 60, disorder=5), rows_of(2, 50, key="other", time="u", disorder=7)
     bad = [(None, 3, 3)]
     frames = spark.createDataFrame(tuples(left), SCHEMA), spark.createDataFrame(tuples(right) + bad, OTHER)
-    out = connected(*frames, on_bad_row=BAD)
-    main, aside, diverted = (keyed.collect_sink() for _ in range(3))
-    result = keyed.run(out.to(main), out.side_output(EVERY).to(aside), out.side_output(BAD).to(diverted))
-    local = both(left, right).run().values
-    assert in_order(main.values) == in_order(local)
-    assert in_order(aside.values) == sorted(
-        (row.get("k") or row["other"], row["v"]) for row in left + right if row["v"] > 90
-    )
-    assert [(row.other, row.u, row.v) for row in diverted.values] == bad
+    out = connect(*frames, on_bad_row=BAD, parallelism=2)
+    (main, aside, diverted), result = collect(out, out.side_output(EVERY), out.side_output(BAD))
+    assert in_order(main) == in_order(connect(left, right).run().values)
+    assert in_order(aside) == sorted((row.get("k") or row["other"], row["v"]) for row in left + right if row["v"] > 90)
+    assert list(map(tuple, diverted)) == bad
     assert result.metrics["both"]["rows_bad"] == 1
     # One shuffle: what both sides send is united before it.
     plan = out.df._jdf.queryExecution().executedPlan().toString()
@@ -480,7 +377,7 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
 def test_a_vectorized_function_of_both_sides(spark):
     left, right = rows_of(1, 60, disorder=5), rows_of(2, 50, key="other", time="u", disorder=7)
     frames = spark.createDataFrame(tuples(left), SCHEMA), spark.createDataFrame(tuples(right), OTHER)
-    assert last_counts(both_columns(*frames, parallelism=2).run().values) == expected(left, right)
+    assert last_counts(connect(*frames, BothColumns(), parallelism=2).run().values) == expected(left, right)
 
 
 def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_parallelism(runtime, tmp_path):
@@ -490,9 +387,9 @@ def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_paralleli
     runtime.size = 30
 
     def run(checkpoint, left_rows, right_rows, *, drain=False, **options):
-        for name, rows in (("in", left_rows), ("in2", right_rows)):
+        for name, rows, schema in (("in", left_rows, SCHEMA), ("in2", right_rows, OTHER)):
             if rows:
-                runtime.add(tmp_path / name, tuples(rows))
+                runtime.add(tmp_path / name, tuples(rows), schema)
         first = runtime.source(tmp_path / "in", watermark=bounded_out_of_orderness(5))
         second = runtime.source(tmp_path / "in2", "u", OTHER, watermark=bounded_out_of_orderness(7))
         job = first.connect(second).key_by("k", "other").process(Both(), COUNTS, name="both", **options)
@@ -514,22 +411,16 @@ def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_paralleli
 
 def test_the_watermark_is_the_least_over_the_partitions_that_a_column_names(spark, tmp_path):
     strategy = keyed.bounded_out_of_orderness(0).with_partitions("v")
-    watermarks = []
-
-    def run(number, rows):
-        write_file(tmp_path / "in", number, rows)
-        stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=strategy)
-        counted = stream.key_by("k").process(Count(), COUNTED, parallelism=2)
-        counted.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))
-
-    run(0, [("a", 100, 1), ("b", 50, 2)])
-    assert watermarks[-1] == 49
-    run(1, [("a", 300, 2), ("b", 60, 2)])
-    assert watermarks[-1] == 99
+    stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=strategy)
+    counted = stream.key_by("k").process(Count(), COUNTED, parallelism=2)
+    write_file(tmp_path / "in", 0, [("a", 100, 1), ("b", 50, 2)])
+    assert watermarks_of(counted, checkpoint=tmp_path / "ck")[-1] == 49
+    write_file(tmp_path / "in", 1, [("a", 300, 2), ("b", 60, 2)])
+    assert watermarks_of(counted, checkpoint=tmp_path / "ck")[-1] == 99
     aligned = strategy.with_watermark_alignment("group", 10)
-    stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=aligned).key_by("k")
+    stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=aligned)
     with pytest.raises(DefinitionError, match="chooses the rows of a batch from each source before the batch"):
-        stream.process(Count(), COUNTED).run(checkpoint=tmp_path / "other")
+        stream.key_by("k").process(Count(), COUNTED).run(checkpoint=tmp_path / "other")
 
 
 def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
@@ -544,18 +435,20 @@ def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
         connected.run()
 
 
+def connect_idle(spark, folder, timeout):
+    """Connect a stream with one that becomes idle."""
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(timeout)
+    second = keyed.stream(files(spark, folder / "in2"), timestamp="t", watermark=strategy)
+    both = keyed.stream(files(spark, folder / "in"), timestamp="t").connect(second)
+    return both.key_by("k").process(Both(), COUNTS, parallelism=1)
+
+
 @pytest.mark.long
 def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1_000, 1)])
     write_file(tmp_path / "in2", 0, [("a", 10, 1)])
-    strategy = keyed.bounded_out_of_orderness(0).with_idleness(1_500)
-    second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
-    both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
-    query = (
-        both.key_by("k")
-        .process(Both(), COUNTS, parallelism=1)
-        .start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
-    )
+    both = connect_idle(spark, tmp_path, 1_500)
+    query = both.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
     watermarks = []
 
     def is_over():
@@ -570,33 +463,20 @@ def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
 
 @pytest.mark.long
 def test_idleness_survives_restarts_and_time_between_them_is_no_silence(spark, tmp_path):
-    watermarks = []
-
     def run(number, timeout):
         write_file(tmp_path / "in", number, [("a", 100 * (number + 1), 1)])
-        strategy = keyed.bounded_out_of_orderness(0).with_idleness(timeout)
-        second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
-        both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
-        query = both.key_by("k").process(Both(), COUNTS, parallelism=1)
-        query.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))
-        return time.time()
+        return watermarks_of(connect_idle(spark, tmp_path, timeout), checkpoint=tmp_path / "ck")
 
     write_file(tmp_path / "in2", 0, [("a", 10, 1)])
-    ended = run(0, 2_000)
+    watermarks, ended = run(0, 2_000), time.time()
     until(lambda: time.time() > ended + 2.5)
-    run(1, 2_000)
-    assert set(watermarks) == {9}
-    # Told of a shorter time-out than it was silent while it ran, it is idle, and stays so from one run to the next.
-    strategy = keyed.bounded_out_of_orderness(0).with_idleness(300)
-    second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
-    both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
-    query = both.key_by("k").process(Both(), COUNTS, parallelism=1)
-    started = query.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
-    until(lambda: (started.progress and started.progress.watermark == 199) or not started.is_active)
-    started.stop()
-    watermarks.clear()
-    run(2, 300)
-    assert watermarks[0] == 299
+    assert {*watermarks, *run(1, 2_000)} == {9}
+    # With a shorter time-out than it was silent while it ran, it is idle, and stays so from one run to the next.
+    both = connect_idle(spark, tmp_path, 300)
+    query = both.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    until(lambda: (query.progress and query.progress.watermark == 199) or not query.is_active)
+    query.stop()
+    assert run(2, 300)[0] == 299
 
 
 def test_a_silent_input_whose_others_wait_is_named(spark, tmp_path, caplog):
@@ -604,10 +484,8 @@ def test_a_silent_input_whose_others_wait_is_named(spark, tmp_path, caplog):
         write_file(tmp_path / "in", number, [("a", 1000 * number, number)])
     write_file(tmp_path / "in2", 0, [("a", 0, 0)])
     right = files(spark, tmp_path / "in2").withColumnsRenamed({"k": "other", "t": "u"})
-    job = connected(files(spark, tmp_path / "in"), right)
+    job = connect(files(spark, tmp_path / "in"), right, parallelism=2)
     result = job.run(checkpoint=tmp_path / "ck")
     assert result.metrics["both"]["batches_held"] == 6
-    named = "operator 'both' waits for source 2, no idleness: it has held the watermark for 6 batches"
-    assert [message.partition(",")[0] for message in caplog.messages if "waits for" in message] == [
-        named.partition(",")[0]
-    ]
+    (message,) = [message for message in caplog.messages if "waits for" in message]
+    assert message.startswith("operator 'both' waits for source 2, no idleness: it has held the watermark for ")

@@ -13,7 +13,7 @@ from keyed.joins import AsOfJoin, Select, TableJoin
 from keyed.rows import row
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.testing import KeyedTestHarness
-from tests.keyed.runtimes.conftest import long_on_spark
+from tests.keyed.runtimes.conftest import CASES, long_on_spark
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
 
 LATE = OutputTag("late")
@@ -113,19 +113,7 @@ def test_a_timer_that_would_wait_for_ever_is_refused(name: str | None) -> None:
     assert run(1000, timestamp="t") == [1]
 
 
-@pytest.mark.parametrize(
-    ("time", "unit"),
-    [
-        (1_700_000_000, "seconds"),
-        (1_700_000_000_123, None),
-        (1_700_000_000_123_456, "microseconds"),
-        (1_700_000_000_123_456_789, "nanoseconds"),
-        (0, None),
-        (60_000, None),
-        (keyed.MAX_TIMESTAMP, None),
-        (keyed.MIN_TIMESTAMP, None),
-    ],
-)
+@pytest.mark.parametrize(("time", "unit"), CASES["times and the units that they look like"])
 def test_the_unit_of_a_time(time: int, unit: str | None) -> None:
     assert (f"{time} looks like {unit} since the epoch" if unit else "") in unit_warning(time)
     assert bool(unit_warning(time)) == bool(unit)
@@ -186,11 +174,6 @@ JOINED = "o bigint, tier string"
 CHOSEN = Select(left=["o"], right=["tier"])
 
 
-def held(output: Any) -> int:
-    result = output.run(drain=False, rows_per_batch=2)
-    return sum(counters["batches_held"] for counters in result.metrics.values())
-
-
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_silent_input_whose_others_wait_is_named_by_the_log_a_counter_and_explain(
     caplog: Any, capsys: Any, parallelism: int
@@ -200,7 +183,7 @@ def test_a_silent_input_whose_others_wait_is_named_by_the_log_a_counter_and_expl
     assert "    waits for: source 1, no idleness; source 2, no idleness\n" in capsys.readouterr().out
     (told,) = warnings(caplog, output, drain=False, rows_per_batch=2)
     assert told.startswith("operator 'j' waits for source 2, no idleness: it has held the watermark for 9 batches,")
-    assert held(output) == 9
+    assert output.run(drain=False, rows_per_batch=2).metrics["j"]["batches_held"] == 9
 
 
 def test_windows_behind_a_join_wait_for_the_silent_input_of_the_join(caplog: Any) -> None:

@@ -193,3 +193,9 @@ def messages(kafka: str, topic: str, partition: int = 0, *, committed: bool = Tr
 
 def _client(kafka: str) -> Any:
     return _admin.AdminClient({"bootstrap.servers": kafka})
+
+
+def read_stream(spark: Any, kafka: str, topic: str, most: int = 1000) -> Any:
+    """Return the records of a topic from its start as a stream of Spark's connector, with so many a batch at most."""
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka).option("subscribe", topic)
+    return stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", most).load()

@@ -14,7 +14,9 @@ import keyed
 from keyed.destinations.delta_table import DeltaWriter
 from keyed.errors import DefinitionError, OutputDefinitionError, QueryFailed, SinkError
 from keyed.topics import KafkaSink
-from tests.keyed.runtimes.local.table_sinks import COLUMNS, AppendSuite, Changes, TableSuite, UpsertSuite, changes, row
+from tests.keyed.runtimes.conftest import CASES
+from tests.keyed.runtimes.local.table_sinks import COLUMNS, AppendSuite, TableSuite, UpsertSuite, changes, row
+from tests.support.jobs import Pass, PassTuple
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
@@ -54,7 +56,7 @@ class TestUpserts(UpsertSuite):
 def test_keys_and_columns_have_any_names(tmp_path):
     rows = [{"A b": "x", 'k`"': 1, "Value": 1}, {"A b": "x", 'k`"': 1, "Value": 2}, {"A b": "y", 'k`"': 1, "Value": 3}]
     sink = keyed.delta_sink(tmp_path / "t", mode="upsert", key=["A b", 'k`"'])
-    out = keyed.stream(rows).key_by("A b").process(Changes(), '`A b` string, `k``"` bigint, Value bigint')
+    out = keyed.stream(rows).key_by("A b").process(PassTuple(), '`A b` string, `k``"` bigint, Value bigint')
     out.run(sink, rows_per_batch=1)
     assert content(tmp_path / "t") == [("x", 1, 2), ("y", 1, 3)]
 
@@ -103,7 +105,7 @@ def interrupted(tmp_path, monkeypatch, changelog=None):
 
 def run(tmp_path, count, sink, changelog=None):
     rows = [row("a", n) for n in range(count)]
-    output = keyed.stream(rows).key_by("k").process(Changes(), "k string, n bigint, gone boolean", changelog=changelog)
+    output = changes(rows, name="Changes", changelog=changelog)
     return output.run(sink, checkpoint=tmp_path / "ck", rows_per_batch=2, drain=False)
 
 
@@ -151,47 +153,20 @@ def test_a_table_whose_columns_must_not_be_null_is_refused(tmp_path):
         changes([{"k": "a"}], "k string").run(keyed.delta_sink(tmp_path / "t"))
 
 
-class Refused(Exception):
-    """A row was read."""
-
-
 def writer(tmp_path, query, mode="append"):
     return TestDeltaTable().writer(tmp_path / "t", query, mode)
 
 
-def unread():
-    raise Refused
-    yield {}
-
-
-@pytest.mark.parametrize(
-    ("sink", "output", "message"),
-    [
-        ({"mode": "upsert", "key": "x"}, "k string, n bigint", "no column 'x', only k, n"),
-        ({"mode": "upsert", "key": "n"}, "k string, n double", "'n' of the key is of type double"),
-        (
-            {"mode": "upsert", "key": "k", "deleted": "n"},
-            "k string, n bigint",
-            "'n' is of type bigint, and not boolean",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sink", "output", "message"), CASES["sinks and declared columns that do not fit"])
 def test_columns_that_do_not_fit_the_sink_are_refused_before_the_first_row(tmp_path, sink, output, message):
     with pytest.raises(SinkError, match=message):
-        changes(unread(), output).run(keyed.delta_sink(tmp_path / "t", **sink))
+        changes(iter(lambda: pytest.fail("a row was read"), None), output).run(keyed.delta_sink(tmp_path / "t", **sink))
     assert not (tmp_path / "t").exists()
-
-
-class Undeclared(keyed.KeyedProcessFunction):
-    """Emits the element, without a declaration of its columns."""
-
-    def process_element(self, value, ctx):
-        yield value
 
 
 def undeclared(*rows):
     """A query of rows with the columns k and n, a row a batch."""
-    return keyed.stream([{"k": k, "n": n} for k, n in rows]).key_by("k").process(Undeclared())
+    return keyed.stream([{"k": k, "n": n} for k, n in rows]).key_by("k").process(Pass())
 
 
 @pytest.mark.parametrize("sink", [{}, {"mode": "upsert", "key": "k"}])
@@ -213,14 +188,7 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_and_not_written(tmp_pat
         undeclared(("a", "one")).run(keyed.delta_sink(tmp_path / "t"))
 
 
-@pytest.mark.parametrize(
-    ("sink", "message"),
-    [
-        ({}, "no value in 'n', so its type is open; declare"),
-        ({"mode": "upsert", "key": "user"}, "no column 'user', only k, n"),
-        ({"mode": "upsert", "key": "k", "deleted": "k"}, "one of the key"),
-    ],
-)
+@pytest.mark.parametrize(("sink", "message"), CASES["sinks that first rows do not fit"])
 def test_first_rows_that_do_not_fit_the_sink_are_refused_before_there_is_a_table(tmp_path, sink, message):
     with pytest.raises((SinkError, DefinitionError), match=message):
         undeclared(("a", 1 if sink else None)).run(keyed.delta_sink(tmp_path / "t", **sink))
@@ -230,7 +198,7 @@ def test_first_rows_that_do_not_fit_the_sink_are_refused_before_there_is_a_table
 
 def test_values_without_names_are_refused_with_the_remedy(tmp_path):
     with pytest.raises(OutputDefinitionError, match=r"delta_sink.*values like .* have no columns; give"):
-        keyed.stream([1]).key_by(lambda _: 1).process(Undeclared()).run(keyed.delta_sink(tmp_path / "t"))
+        keyed.stream([1]).key_by(lambda _: 1).process(Pass()).run(keyed.delta_sink(tmp_path / "t"))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
@@ -248,18 +216,9 @@ def test_a_null_in_a_key_is_refused(tmp_path):
 
 
 def test_parameters_that_exclude_each_other_are_refused(tmp_path):
-    wrong: list[dict[str, Any]] = [
-        {"mode": "merge"},
-        {"mode": "upsert"},
-        {"key": "k"},
-        {"deleted": "gone"},
-        {"mode": "upsert", "key": "k", "deleted": "k"},
-    ]
-    for options in wrong:
+    for options in CASES["parameters of delta_sink that exclude each other"]:
         with pytest.raises(DefinitionError):
             keyed.delta_sink(tmp_path, **options)
-    with pytest.raises(DefinitionError):
-        keyed.delta_sink("")
     sink = keyed.delta_sink(tmp_path / "t", storage_options={"aws_secret_access_key": "s3cr3t"})
     assert "s3cr3t" not in repr(sink)
     assert "aws_secret_access_key" in repr(sink)

@@ -14,7 +14,8 @@ import pytest
 import keyed
 from keyed.destinations.iceberg_table import IcebergWriter
 from keyed.errors import DefinitionError, SinkError
-from tests.keyed.runtimes.local.table_sinks import AppendSuite, Changes, TableSuite, UpsertSuite, changes, row
+from tests.keyed.runtimes.local.table_sinks import AppendSuite, TableSuite, UpsertSuite, changes, row
+from tests.support.jobs import PassTuple
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: make setup")
@@ -91,7 +92,7 @@ def test_keys_of_each_type_are_found_again(tmp_path):
     for type_, value in values.items():
         folder = tmp_path / type_.partition("(")[0]
         for _ in range(2):
-            rows = keyed.stream([{"k": value, "n": 1}]).key_by("n").process(Changes(), f"k {type_}, n bigint")
+            rows = keyed.stream([{"k": value, "n": 1}]).key_by("n").process(PassTuple(), f"k {type_}, n bigint")
             rows.run(sink_of(folder, mode="upsert", key="k"))
         assert content(folder) == [(value, 1)]
 

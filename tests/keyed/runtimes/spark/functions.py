@@ -19,6 +19,8 @@ from pyspark import TaskContext
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 import keyed
+from keyed.arrow.write import arrow_schema
+from keyed.base.schemas import schema_of
 from keyed.changelog import DirectoryChangelog
 from keyed.extending import inner_state
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedCoFunction, VectorizedFunction
@@ -353,12 +355,20 @@ def write_table(folder, number, table):
     hidden.rename(folder / f"part-{number:04d}.parquet")
 
 
+def write_rows(folder, number, rows, schema):
+    """Write tuples as one file of such a source."""
+    write_table(folder, number, table_of_rows(rows, schema))
+
+
+def table_of_rows(rows, schema):
+    """Return tuples as a table."""
+    columns = arrow_schema(schema_of(schema))
+    return pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
+
+
 def write_file(folder, number, rows):
     """Write rows (k, t, v) as one file of such a source."""
-    columns = [[row[i] for row in rows] for i in range(3)]
-    types = [pa.string(), pa.int64(), pa.int64()]
-    table = pa.table({n: pa.array(c, t) for n, c, t in zip("ktv", columns, types, strict=True)})
-    write_table(folder, number, table)
+    write_rows(folder, number, rows, SCHEMA)
 
 
 class CompactedMeanwhile(DirectoryChangelog):

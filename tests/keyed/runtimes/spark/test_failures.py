@@ -1,38 +1,20 @@
 """Errors that come back from Spark as text."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from keyed import errors
-from keyed.errors import CorruptionError, NullKeyError, QueryFailed, UserFunctionError, remedy
+from keyed.errors import NullKeyError, QueryFailed, UserFunctionError, remedy
 from keyed.runtimes.spark.query.failures import is_gone, translated
 from keyed.runtimes.spark.query.spark_query import SparkQuery
+from tests.keyed.runtimes.conftest import CASES
 
-JOB = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 \
-in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): \
-org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/x/keyed/engine/driver.py", line 60, in run
-    self._rows(batch)
-  File "job.py", line 3, in process_element
-    raise ValueError("boom")
-ValueError: boom
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "/x/pyspark/worker.py", line 1, in main
-    process()
-keyed.errors.{name}: operator 'count', key 'a': first line
-second line
-
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
-\tat java.base/java.lang.Thread.run(Thread.java:840)
-
-Driver stacktrace: SQLSTATE: XXKST
-"""
+#: The error of a query whose task has failed.
+JOB = Path(__file__).with_name("job_failure.txt").read_text()
 
 
 class SparkError(Exception):
@@ -67,36 +49,11 @@ def test_an_error_of_ours_is_left_alone():
     assert translated(error, "q") is error
 
 
-WORKER = "Job aborted: org.apache.spark.SparkException: Python worker {}\n\tat x.y(Z.scala:1)\nCaused by: a.B: c\n"
-ARROW = "org.apache.arrow.vector.util.OversizedAllocationException: Memory required for vector is (2147483648)"
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ("x\nkeyed.errors.NullKeyError: no key", NullKeyError, "no key$"),
-        ("\nkeyed.errors.Nonsense: x", QueryFailed, "q failed"),
-        ("", QueryFailed, "q failed"),
-        ("x\nkeyed.errors.CorruptionError: bad in row 3 at byte 17\n", CorruptionError, "bad in row 3 at byte 17$"),
-        (
-            "worker exited\n=== Streaming Query ===\nLogical Plan:\n[a]",
-            QueryFailed,
-            "q failed: SparkError: worker exited$",
-        ),
-        (ARROW, QueryFailed, ".*maxFilesPerTrigger"),
-        (WORKER.format("exited unexpectedly (crashed)"), QueryFailed, "q failed: a Python worker "),
-        (WORKER.format("failed to connect back."), QueryFailed, "q failed: a Python worker "),
-        (
-            "x\n\tat a.b(C:1)\nCaused by: a.D: e\n\tat a.b(C:2)\nCaused by: a.E: f\n",
-            QueryFailed,
-            "q failed: a.E: f$",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "error", "message"), CASES["errors of Spark as text"])
 def test_the_cause_is_in_the_first_words(text, error, message):
-    found = translated(SparkError(text), "q")
-    assert type(found) is error
-    assert re.match(message, str(found))
+    translation = translated(SparkError(text), "q")
+    assert type(translation) is getattr(errors, error)
+    assert re.match(message, str(translation))
 
 
 def test_a_long_message_is_cut():

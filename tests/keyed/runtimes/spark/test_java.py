@@ -17,48 +17,20 @@ import pytest
 from keyed.errors import KeyedError, SessionError
 from keyed.runtimes.spark.session import java
 
-FAKE = """\
-#!/bin/sh
-settings=
-for argument do
-  case $argument in
-    --add-modules=*) if [ {vector} = no ]; then
-      echo "Error occurred during initialization of boot layer" >&2
-      echo "java.lang.module.FindException: Module jdk.incubator.vector not found" >&2; exit 1; fi ;;
-    -XshowSettings:properties) settings=yes ;;
-    -version) ;;
-    *) printf '[%s]' "$argument"; rest=yes ;;
-  esac
-done
-if [ -n "$rest" ]; then echo; exit 0; fi
-{{
-echo "Picked up JAVA_TOOL_OPTIONS: -Dversion=99"
-if [ -n "$settings" ] && [ {settings} = yes ]; then
-  echo "Property settings:"
-  echo "    java.home = {home}"
-  echo "    java.specification.version = {specification}"
-  echo "    java.version = {version}"
-fi
-echo 'openjdk version "{version}" 2025-04-15'
-echo "OpenJDK Runtime Environment (build {version}+6)"
-}} >&2
-"""
+FAKE = Path(__file__).with_name("fake_java.sh").read_text()
 
 
 def make_java(home: Path, version: str, *, vector: bool = True, settings: bool = True) -> Path:
-    """Write a Java home whose ``bin/java`` answers as that version does; returns the program."""
-    program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
+    """Write a Java home whose ``bin/java`` answers as that version does; return the program."""
     specification = "1.8" if version.startswith("1.8") else version.partition(".")[0]
-    program.write_text(
-        FAKE.format(
-            home=home,
-            version=version,
-            specification=specification,
-            vector="yes" if vector else "no",
-            settings="yes" if settings else "no",
-        )
-    )
+    flags = f"vector={'yes' if vector else 'no'} settings={'yes' if settings else 'no'}"
+    named = f"home={shlex.quote(str(home))} version={version} specification={specification} {flags} rest="
+    return write_program(home / "bin" / "java", f"#!/bin/sh\n{named}\n{FAKE}")
+
+
+def write_program(program: Path, script: str) -> Path:
+    program.parent.mkdir(parents=True)
+    program.write_text(script)
     program.chmod(0o755)
     return program
 
@@ -108,7 +80,6 @@ def test_java_home_is_taken_as_it_is(tmp_path, monkeypatch, version):
     make_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     assert java_home() == str(tmp_path / "jdk")
-    assert java.require_java_home() == str(tmp_path / "jdk")
 
 
 def test_java_home_goes_before_path_and_path_before_the_package(tmp_path, monkeypatch, on_path, package):
@@ -138,10 +109,7 @@ def test_a_link_on_path_leads_to_the_home(tmp_path, on_path):
 
 def test_a_wrapper_on_path_leads_to_the_home_that_the_program_names(tmp_path, on_path):
     program = make_java(tmp_path / "the jdk", "17.0.1")
-    wrapper = tmp_path / "shims" / "java"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@"\n')
-    wrapper.chmod(0o755)
+    wrapper = write_program(tmp_path / "shims" / "java", f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@"\n')
     on_path(wrapper.parent)
     assert java_home() == str(tmp_path / "the jdk")
 
@@ -155,30 +123,15 @@ def test_versions_before_17_are_too_old(tmp_path, on_path, version):
 
 @pytest.mark.parametrize(
     "script",
-    [
-        "#!/bin/sh\nexit 1\n",
-        "#!/bin/sh\necho hello\n",
-        "#!/bin/sh\nkill -9 $$\n",
-        "not a program",
-        "#!/no/such/shell\n",
-    ],
+    ["exit 1", "echo hello", "kill -9 $$", "exec /bin/sleep 600", "not a program", "#!/no/such/shell\n"],
 )
-def test_a_program_that_is_no_java_is_passed_over(tmp_path, monkeypatch, script):
-    program = tmp_path / "jdk" / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(script)
-    program.chmod(0o755)
+def test_a_program_that_is_no_java_or_hangs_is_passed_over(tmp_path, monkeypatch, script):
+    write_program(
+        tmp_path / "jdk" / "bin" / "java", script if script.startswith(("#!", "not")) else f"#!/bin/sh\n{script}\n"
+    )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert java_home() is None
-
-
-def test_a_program_that_hangs_is_passed_over(tmp_path, monkeypatch):
-    program = tmp_path / "jdk" / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\nexec /bin/sleep 600\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    monkeypatch.setattr(java, "_PROBE_SECONDS", 0.05)
+    if "sleep" in script:
+        monkeypatch.setattr(java, "_PROBE_SECONDS", 0.05)
     assert java_home() is None
 
 

@@ -14,8 +14,8 @@ from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.job.results import Restored
 from keyed.recovery import verify
 from keyed.testing import replay
-from tests.keyed.changelog.kafka.topics import created, end, messages, new_topic, produce
-from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, parquet_rows
+from tests.keyed.changelog.kafka.topics import created, end, messages, new_topic, produce, read_stream
+from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, expected_counts, parquet_rows
 from tests.keyed.runtimes.spark.test_record import Doubled
 
 pytestmark = pytest.mark.spark
@@ -42,27 +42,14 @@ def read(spark, kafka, topic, most=1000):
     """The events of a topic as a stream, with so many in a batch at most."""
     from pyspark.sql.functions import col, from_json
 
-    raw = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", most)
-        .load()
-    )
+    raw = read_stream(spark, kafka, topic, most)
     events = raw.select(from_json(col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
     return keyed.stream(events, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=10))
 
 
 def expected(*parts):
     """The rows that `count` gives for events."""
-    seen: dict[str, tuple[int, int]] = {}
-    rows = []
-    for key, _, value in sorted((row for part in parts for row in part), key=lambda row: (row[0], row[1])):
-        n, total = seen.get(key, (0, 0))
-        seen[key] = (n + 1, total + value)
-        rows.append((key, *seen[key]))
-    return sorted(rows)
+    return expected_counts([row for part in parts for row in part])
 
 
 FIRST = [("a", 1, 5), ("b", 2, 7), ("a", 3, 1), ("c", 4, 2)]
@@ -153,14 +140,7 @@ def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, 
     def run(*parts, most=1000):
         for partition, times in enumerate(parts):
             produce(kafka, source, [(b"ab"[partition : partition + 1], b"%d" % time) for time in times], partition)
-        raw = (
-            spark_kafka.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", kafka)
-            .option("subscribe", source)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", most)
-            .load()
-        )
+        raw = read_stream(spark_kafka, kafka, source, most)
         rows = raw.selectExpr("CAST(key AS STRING) k", "CAST(CAST(value AS STRING) AS BIGINT) t", "1L v", "partition")
         counted = count(keyed.stream(rows, timestamp="t", watermark=strategy))
         done = counted.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))

@@ -11,34 +11,16 @@ import pytest
 from keyed.errors import SessionError
 from keyed.runtimes.spark.session import session_check
 from keyed.runtimes.spark.session.session_check import CHANGELOG, PROVIDER, check_session, check_versions
+from tests.keyed.runtimes.conftest import CASES
 
 ROOT = Path(__file__).parents[4]
 SOUND = {"pyspark": "4.0.5", "protobuf": "5.28.3", "pandas": "2.2.0", "pyarrow": "18.0.0"}
 
 
-def wrong(**versions: str) -> list[str]:
-    return session_check._wrong_versions({**SOUND, **versions})
-
-
-def test_each_spark_has_its_own_protobuf():
-    assert wrong() == []
-    assert wrong(pyspark="4.1.0", protobuf="6.33.0") == []
-    assert wrong(pyspark="4.3.0", protobuf="7.36.2") == []
-    assert wrong(pyspark="4.1.4", protobuf="5.29.1") == [
-        "protobuf is 5.29.1 and has to be protobuf>=6.33.0 (Spark is 4.1.4): pip install 'protobuf>=6.33.0'"
-    ]
-    assert "protobuf>=6.33.5" in wrong(pyspark="4.2.1", protobuf="6.33.0")[0]
-    assert "protobuf>=6.33.5" in wrong(pyspark="4.3.0.dev1", protobuf="6.33.0")[0]
-
-
-def test_all_packages_that_do_not_serve_are_told_at_once():
-    assert [line.split()[0] for line in wrong(pyspark="3.5.9", protobuf="", pandas="3.0.1", pyarrow="17.0")] == [
-        "pyspark",
-        "protobuf",
-        "pandas",
-        "pyarrow",
-    ]
-    assert wrong(pandas="") == ["pandas is not installed: pip install 'pandas>=2.2,<3'"]
+@pytest.mark.parametrize(("versions", "lines"), CASES["packages and what is wrong with them"])
+def test_all_packages_that_do_not_serve_are_reported_at_once(versions, lines):
+    """Each Spark has its own protobuf."""
+    assert session_check._wrong_versions({**SOUND, **versions}) == lines
 
 
 def test_a_pyspark_that_databricks_connect_brings_is_not_replaced(monkeypatch):

@@ -20,6 +20,7 @@ from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.query.group_marks import is_quiet, next_work
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session.spark_session import settings
+from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.spark.functions import COUNTED, Count, count, files_source, parquet_rows, write_file
 
 
@@ -215,16 +216,7 @@ def test_a_query_begins_with_a_tick_and_keeps_those_of_a_batch_that_is_not_done(
     assert not (tmp_path / "keyed-ticks" / done).exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "in_files"),
-    [
-        (None, True),
-        ("-", True),
-        ('{"logOffset":3}', True),
-        ('{"logOffset": 3, "offset": 4, "timestamp": 0}', True),
-        ('{"offset":3,"timestamp":1767225600000}', False),
-    ],
-)
+@pytest.mark.parametrize(("line", "in_files"), CASES["lines of offsets, and whether the ticks are files"])
 def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
     folder = folder_of(tmp_path)
     if line is not None:
