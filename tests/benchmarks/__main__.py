@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -20,15 +19,13 @@ from pathlib import Path
 import attrs
 import pyarrow.parquet as pq
 
-from tests.benchmarks.events import EVENTS, event_files
+from tests.benchmarks.events import EVENTS, FOLDER, event_files, link_files
 from tests.benchmarks.meter import marks_of
 from tests.benchmarks.report import Figures, markdown, merge
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.work import commits, local_job
 from tests.support.kafka import ADDRESS, Broker
 
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / ".bench"
 _QUICK = 20
 
 
@@ -39,13 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(VARIANTS))
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    _FOLDER.mkdir(exist_ok=True)
-    (_FOLDER / ".gitignore").write_text("*\n")
     scale = _QUICK if options.quick else 1
     if options.profile:
-        _profile(_with_events(VARIANTS[options.profile], options), scale, options.top)
+        _profile(_shortened(VARIANTS[options.profile], scale), scale)
         return 0
-    chosen = [_with_events(variant, options) for variant in _selected(options.only)]
+    chosen = [_shortened(variant, scale) for variant in _selected(options.only)]
     runs: dict[str, list[Figures]] = {}
     failed = []
     schedule = _schedule(chosen, options.rounds)
@@ -65,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trial = "; a quick trial, whose figures mean nothing" if options.quick else ""
     print(f"\nsteady state; {_machine()}; rounds: {options.rounds}{trial}\n")
     print(markdown(merged))
-    _write_json(options.json or _FOLDER / "results.json", runs)
     if failed:
         print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -100,9 +94,8 @@ def _schedule(chosen: list[Variant], rounds: int) -> list[Variant]:
 
 def _measure(variant: Variant, scale: int) -> Figures | None:
     """Run a variant in a process of its own and measure it from here."""
-    folder = _FOLDER / "runs" / f"{variant.name}-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    paths = _lay_out(variant, folder, scale)
+    folder = FOLDER / "runs" / f"{variant.name}-{os.getpid()}"
+    paths = link_files(folder, _files(variant, scale))
     shown = commits(folder)
     # Spark runs a last empty batch where a source asks for one; the batches that hold a file come first.
     marks = marks_of(
@@ -126,36 +119,28 @@ def _measure(variant: Variant, scale: int) -> Figures | None:
     return figures
 
 
-def _lay_out(variant: Variant, folder: Path, scale: int) -> list[Path]:
-    """Give the run its input: links to the cached files, with their times of change."""
-    paths = event_files(EVENTS[variant.events], variant.warm_up + variant.measured, _FOLDER / "events", scale)
-    (folder / "data").mkdir(parents=True)
-    for path in paths:
-        (folder / "data" / path.name).hardlink_to(path)
-    return paths
+def _files(variant: Variant, scale: int) -> list[Path]:
+    return event_files(EVENTS[variant.events], variant.warm_up + variant.measured, scale)
 
 
-def _profile(variant: Variant, scale: int, top: int) -> None:
+def _profile(variant: Variant, scale: int) -> None:
     """Run a variant's job in this process, on the local runtime, and print where its time goes."""
     import cProfile
     import pstats
 
-    folder = _FOLDER / "runs" / f"profile-{variant.name}-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    _lay_out(variant, folder, scale)
+    folder = FOLDER / "runs" / f"profile-{variant.name}-{os.getpid()}"
+    link_files(folder, _files(variant, scale))
     job = attrs.evolve(variant, engine="local")
     profiler = cProfile.Profile()
     profiler.enable()
     local_job(job, folder, checkpoint=str(folder / "checkpoint"))
     profiler.disable()
-    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(top)
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(30)
     shutil.rmtree(folder)
 
 
-def _with_events(variant: Variant, options: argparse.Namespace) -> Variant:
-    if options.quick:
-        return attrs.evolve(variant, warm_up=max(1, EVENTS[variant.events].load), measured=2)
-    return attrs.evolve(variant, measured=options.batches) if options.batches else variant
+def _shortened(variant: Variant, scale: int) -> Variant:
+    return variant if scale == 1 else attrs.evolve(variant, warm_up=max(1, EVENTS[variant.events].load), measured=2)
 
 
 def _selected(patterns: list[str] | None) -> list[Variant]:
@@ -175,15 +160,6 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, Spark {pyspark.__version__}"
 
 
-def _write_json(path: Path, runs: dict[str, list[Figures]]) -> None:
-    content = {
-        "machine": _machine(),
-        "runs": {name: [attrs.asdict(run) for run in all_] for name, all_ in runs.items()},
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    print(f"\nfigures: {path}", file=sys.stderr)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
@@ -192,15 +168,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the variants")
     parser.add_argument("--quick", action="store_true", help="a trial with a twentieth of the rows and few batches")
     parser.add_argument("--rounds", type=int, default=1, help="how often everything is run (default: %(default)s)")
-    parser.add_argument("--batches", type=int, help="batches to measure, instead of each variant's own number")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: .bench/results.json)")
     parser.add_argument(
         "--profile",
         choices=[name for name, variant in VARIANTS.items() if variant.engine in ("keyed", "local")],
         metavar="VARIANT",
         help="run the variant's function in this process on the local runtime, and print where the time goes",
     )
-    parser.add_argument("--top", type=int, default=30, help="functions that --profile prints (default: %(default)s)")
     return parser
 
 

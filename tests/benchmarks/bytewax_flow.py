@@ -2,14 +2,12 @@
 # Bytewax is in an environment of its own.
 """The programs of `tests.benchmarks.versus_bytewax` in Bytewax, as its documentation writes them.
 
-Run by the Python of an environment that has Bytewax: ``python bytewax_flow.py JOB FILE [RECOVERY FOLDER]``. It prints
+Run by the Python of an environment that has Bytewax: ``python bytewax_flow.py JOB FILE``. It prints
 the CPU-seconds from reading the file to the last output, the outputs and a sum over them.
 """
 
 import sys
 import time
-from datetime import timedelta
-from pathlib import Path
 
 import bytewax.operators as op
 import pyarrow.parquet as pq
@@ -17,7 +15,6 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.operators import StatefulLogic
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.testing import run_main
 
 #: Larger ones cost more.
@@ -124,13 +121,7 @@ def flow_of(job, file):
 
 
 if __name__ == "__main__":
-    job, file, *recovery = sys.argv[1:]
-    options = {}
-    if recovery:
-        Path(recovery[0]).mkdir()
-        init_db_dir(recovery[0], 1)
-        options = {"recovery_config": RecoveryConfig(recovery[0]), "epoch_interval": timedelta(seconds=1)}
-    flow = flow_of(job, file)
+    flow = flow_of(*sys.argv[1:])
     started = time.process_time()
-    run_main(flow, **options)
+    run_main(flow)
     print(time.process_time() - started, *found)

@@ -8,6 +8,7 @@ many files are asked for.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import attrs
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+FOLDER = Path(__file__).resolve().parents[2] / ".bench"
 _START = 1_700_000_000_000
 _DISORDER_MS = 5_000
 
@@ -57,16 +59,22 @@ EVENTS = {
 }
 
 
-def event_files(events: Events, count: int, root: Path, scale: int = 1) -> list[Path]:
+def ignored_folder(folder: Path = FOLDER) -> Path:
+    """Create a folder of benchmarks, which Git ignores."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    return folder
+
+
+def event_files(events: Events, count: int, scale: int = 1) -> list[Path]:
     """The first ``count`` files, made where they are missing.
 
     Args:
         events: Which series.
         count: Number of files.
-        root: The folder that keeps them.
         scale: Divides rows and keys, for trials.
     """
-    folder = root / (events.name if scale == 1 else f"{events.name}-{scale}")
+    folder = ignored_folder() / "events" / (events.name if scale == 1 else f"{events.name}-{scale}")
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"part-{index:06d}.parquet" for index in range(count)]
     for index, path in enumerate(paths):
@@ -76,6 +84,15 @@ def event_files(events: Events, count: int, root: Path, scale: int = 1) -> list[
             # Spark takes files in the order of their times of change.
             os.utime(staged, (1_600_000_000 + index, 1_600_000_000 + index))
             staged.replace(path)
+    return paths
+
+
+def link_files(folder: Path, paths: list[Path]) -> list[Path]:
+    """Create a folder for a run, with links to its files, which keep their times of change."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "data").mkdir(parents=True)
+    for path in paths:
+        (folder / "data" / path.name).hardlink_to(path)
     return paths
 
 

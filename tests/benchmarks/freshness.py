@@ -2,9 +2,7 @@
 
 A Spark query with a trigger of a second reads events as they come, a follower in a process of its own keeps a table
 level with the query's directory changelog, and a subscription there takes the changes. Each event is told from its
-sending to its push. With ``--sql`` the changes are those of a push query. With ``--kafka`` also for a changelog in a
-topic, of a broker of its own, and with ``--late`` for a directory that gets a batch only with the next one, as topics
-do.
+sending to its push. With ``--sql`` the changes are those of a push query.
 """
 
 from __future__ import annotations
@@ -15,16 +13,13 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.changelog.kafka import KafkaChangelog
 from keyed.job.state import ValueState
 from keyed.tables.state_tables import open_tables
 
@@ -43,42 +38,14 @@ class Latest(keyed.KeyedProcessFunction):
         return iter(())
 
 
-@attrs.frozen
-class LateChangelog:
-    """A directory changelog as all that the protocol asks for, and nothing more."""
-
-    changelog: DirectoryChangelog
-
-    def __getattr__(self, name: str) -> Any:
-        # What is copied asks before there is a changelog.
-        if name in ("stage", "publish", "changelog") or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.changelog, name)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
     spark = keyed.spark_session("freshness", master="local[2]", parallelism=2)
-    with ExitStack() as stack:
-        kinds: dict[str, Callable[[Path], Any]] = {"a directory": lambda folder: DirectoryChangelog(folder / "log")}
-        if options.late:
-            kinds["a directory, with the next batch"] = lambda folder: LateChangelog(DirectoryChangelog(folder / "log"))
-        if options.kafka:
-            from tests.support.kafka import Broker
-
-            broker = Broker(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyed-freshness-kafka-"))))
-            broker.start()
-            stack.callback(broker.stop)
-            # Each run has a topic of its own.
-            kinds["a topic"] = lambda folder: KafkaChangelog(folder.name, bootstrap=broker.bootstrap)
-        for _ in range(options.rounds):
-            for kind, make in kinds.items():
-                print(f"{kind}:", flush=True)
-                for what, times in zip(_WHAT, _times(spark, options, make), strict=True):
-                    times.sort()
-                    shown = ", ".join(f"p{at} {times[len(times) * at // 100]:.2f} s" for at in (1, 50, 99))
-                    print(f"    {what}: {shown} ({len(times):,})", flush=True)
+    for what, times in zip(_WHAT, _times(spark, options), strict=True):
+        times.sort()
+        shown = ", ".join(f"p{at} {times[len(times) * at // 100]:.2f} s" for at in (1, 50, 99))
+        print(f"{what}: {shown} ({len(times):,})", flush=True)
     spark.stop()
 
 
@@ -86,10 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.freshness", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long events count (60)")
     parser.add_argument("--rate", type=int, default=50, help="events a second (50)")
-    parser.add_argument("--every", type=float, default=0.05, help="seconds between looks of the follower (0.05)")
-    parser.add_argument("--rounds", type=int, default=1, help="how often everything is measured (1)")
-    parser.add_argument("--late", action="store_true", help="also without publication at the commit")
-    parser.add_argument("--kafka", action="store_true", help="also for a changelog in a topic")
     parser.add_argument("--sql", action="store_true", help="with a push query in place of a subscription")
     return parser
 
@@ -97,13 +60,13 @@ def _parser() -> argparse.ArgumentParser:
 _WHAT = ("event to push", "batch", "commit to push")
 
 
-def _times(spark: Any, options: argparse.Namespace, make: Callable[[Path], Any]) -> tuple[list[float], ...]:
+def _times(spark: Any, options: argparse.Namespace) -> tuple[list[float], ...]:
     """Seconds from each event's sending to its push, of each batch, and from its commit to the push."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="keyed-freshness-") as name, _events(options.rate) as port:
         folder = Path(name)
-        changelog = make(folder)
+        changelog = DirectoryChangelog(folder / "log")
         source = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
         columns = source.selectExpr("split(value, ' ')[0] AS key", "CAST(split(value, ' ')[1] AS long) AS sent")
         latest = keyed.stream(columns).key_by("key").process(Latest(), "key string", name="latest", changelog=changelog)
@@ -113,7 +76,7 @@ def _times(spark: Any, options: argparse.Namespace, make: Callable[[Path], Any])
         seconds = _WARM + options.seconds
         follower = context.Process(
             target=_follow,
-            args=(changelog, str(folder / "tables"), options.every, seconds, send, options.sql),
+            args=(changelog, str(folder / "tables"), seconds, send, options.sql),
             daemon=True,
         )
         try:
@@ -161,10 +124,10 @@ def _events(rate: int) -> Iterator[int]:
         ended.set()
 
 
-def _follow(changelog: Any, folder: str, every: float, seconds: float, send: Any, is_sql: bool) -> None:
+def _follow(changelog: Any, folder: str, seconds: float, send: Any, is_sql: bool) -> None:
     """Subscribe to the table, and send the age of each change when it came."""
     with open_tables(changelog, folder) as tables:
-        tables.start(every=every).wait_for(0, 120)
+        tables.start(every=0.05).wait_for(0, 120)
         changes: Any = tables["sent"].subscribe(after="now")
         if is_sql:
             query = "SELECT key, value AS sent FROM sent WHERE value > 0 EMIT CHANGES"

@@ -1,6 +1,6 @@
 """The measured functions: J1, J2 and J4 as keyed functions, and the counter as Spark's own stateful processors.
 
-J1 counts and sums per key and emits a row per event; `J1Again` does so with its rows. J2 counts and sums per key and
+J1 counts and sums per key and emits a row per event, which it can count and sum again. J2 counts and sums per key and
 emits when an event-time timer fires at the end of a 60-second window. J4 counts, and moves a named timer at each row;
 three of four rows let it fire. The raw processors keep the same value state and emit a row per key and batch.
 """
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, OnTimerContext, ValueState
 
-OUTPUT = "user_id string, cnt long, sum long"
+OUTPUT = "user_id string, cnt long, amount long"
 
 
 class J1(KeyedProcessFunction):
@@ -38,20 +38,6 @@ class ConnectedJ1(KeyedCoProcessFunction):
 
     process_element1 = J1.process_element
     process_element2 = J1.process_element
-
-
-class J1Again(KeyedProcessFunction):
-    """The counter over what `J1` emits."""
-
-    total = ValueState(tuple[int, int], default=(0, 0))
-
-    def process_element(self, value: Any, ctx: Context) -> Iterator[tuple[str, int, int]]:
-        """Add the sum and emit."""
-        count, amount = self.total.value()
-        count += 1
-        amount += value.sum
-        self.total.update((count, amount))
-        yield value.user_id, count, amount
 
 
 class J2(KeyedProcessFunction):
@@ -94,12 +80,19 @@ class J4(KeyedProcessFunction):
         yield ctx.get_current_key(), self.count.value(), timestamp
 
 
-class RawPandas(StatefulProcessor):
-    """The counter for ``transformWithStateInPandas``."""
+class RawCounter(StatefulProcessor):
+    """The state of the counter as Spark has it."""
 
     def init(self, handle: Any) -> None:
         """Get the state."""
         self._state = handle.getValueState("total", "cnt long, sum long")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class RawPandas(RawCounter):
+    """The counter for ``transformWithStateInPandas``."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Add a batch of a key."""
@@ -110,18 +103,11 @@ class RawPandas(StatefulProcessor):
             count += len(frame)
             amount += int(frame["amount"].sum())
         self._state.update((count, amount))
-        yield pd.DataFrame({"user_id": [key[0]], "cnt": [count], "sum": [amount]})
-
-    def close(self) -> None:
-        """Nothing to close."""
+        yield pd.DataFrame({"user_id": [key[0]], "cnt": [count], "amount": [amount]})
 
 
-class RawRows(StatefulProcessor):
+class RawRows(RawCounter):
     """The counter for ``transformWithState``, row by row."""
-
-    def init(self, handle: Any) -> None:
-        """Get the state."""
-        self._state = handle.getValueState("total", "cnt long, sum long")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Add a batch of a key."""
@@ -132,10 +118,7 @@ class RawRows(StatefulProcessor):
             count += 1
             amount += row.amount
         self._state.update((count, amount))
-        yield Row(user_id=key[0], cnt=count, sum=amount)
-
-    def close(self) -> None:
-        """Nothing to close."""
+        yield Row(user_id=key[0], cnt=count, amount=amount)
 
 
 def pass_through(batches: Iterator[Any]) -> Iterator[Any]:

@@ -14,12 +14,8 @@ taken off. The pairs are counted and have to agree.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -30,21 +26,27 @@ import pyarrow.parquet as pq
 
 import keyed
 from keyed.joins import AsOfJoin, IntervalJoin
-from tests.benchmarks.events import EVENTS, Events, event_files
+from tests.benchmarks.events import Events, event_files, ignored_folder
 from tests.benchmarks.functions import pass_through
-from tests.benchmarks.meter import Meter, adopting
+from tests.benchmarks.meter import lines_with_meter, mark
 from tests.benchmarks.work import SETTINGS
-from tests.support.flink import flink_python
+from tests.support.flink import csv_table, run_flink
 
 __all__ = ["main"]
 
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / ".bench"
 _SCHEMA = "user_id string, ts timestamp, amount long"
 _PAIRS = "user_id string, first bigint, second bigint"
 _BOUND_MS = 10_000
 _CHOICES = ("pass", "interval", "interval-row", "spark-interval", "as-of", "as-of-row", "flink-pass", "flink")
-_FLINK_FLOW = Path(__file__).with_name("flink_flow.py")
+_FLINK_COLUMNS = """
+user_id STRING, ms BIGINT, amount BIGINT, ts AS TO_TIMESTAMP_LTZ(ms, 3), WATERMARK FOR ts AS ts - INTERVAL '10' SECOND
+"""
+_FLINK_PAIRS = "user_id STRING, first_amount BIGINT, second_amount BIGINT"
+_FLINK_JOIN = """
+SELECT l.user_id, l.amount AS first_amount, r.amount AS second_amount FROM lefts AS l, rights AS r
+WHERE l.user_id = r.user_id AND r.ts BETWEEN l.ts - INTERVAL '10' SECOND AND l.ts + INTERVAL '10' SECOND
+"""
+_FLINK_PASS = "SELECT user_id, amount, amount FROM lefts UNION ALL SELECT user_id, amount, amount FROM rights"
 
 
 def pair(left: Any, right: Any) -> tuple[str, int, int | None]:
@@ -92,9 +94,8 @@ def run(variant: str, folder: Path) -> int:
     def count(batch: Any, number: int) -> None:
         found[0] += batch.count()
         if number == 0:
-            # From here on it is measured: who does tells it to go on.
-            print("begun", flush=True)
-            sys.stdin.readline()
+            # From here on it is measured.
+            mark("begin")
 
     with tempfile.TemporaryDirectory() as checkpoint:
         query = frame.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint)
@@ -106,12 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where the pairs of the interval joins differ."""
     options = _parser().parse_args(arguments)
     if options.run is not None:
-        print("found", run(options.only[0], options.run), flush=True)
-        sys.stdin.read()
+        mark(f"end {run(options.only[0], options.run)}")
         return 0
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    (_FOLDER / ".gitignore").write_text("*\n")
-    with tempfile.TemporaryDirectory(dir=_FOLDER) as scratch:
+    with tempfile.TemporaryDirectory(dir=ignored_folder()) as scratch:
         whole, start = (_inputs(Path(scratch) / str(files), files, options.rows) for files in (options.files, 1))
         million = 2 * (options.files - 1) * options.rows / 1e6
         figures: dict[str, list[float]] = {}
@@ -150,8 +148,7 @@ def _inputs(folder: Path, files: int, rows: int) -> Path:
     """Make the two streams as Parquet, and as CSV for Flink."""
     for side, seed in (("left", 0), ("right", 1)):
         events = Events(f"join-{side}-{rows}", keys=100_000 + seed, rows=rows)
-        EVENTS.setdefault(events.name, events)
-        for path in event_files(events, files, _FOLDER / "events"):
+        for path in event_files(events, files):
             (folder / side).mkdir(parents=True, exist_ok=True)
             (folder / side / path.name).symlink_to(path)
             # One file, because Flink takes several in any order.
@@ -172,42 +169,22 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
     Raises:
         TimeoutError: It was not through in time.
     """
-    command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
     if variant.startswith("flink"):
-        command = [flink_python(), str(_FLINK_FLOW), variant, str(folder)]
-    pipe = subprocess.PIPE
-    with (
-        (folder / f"{variant}.log").open("w+") as log,
-        subprocess.Popen(
-            adopting(command), cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
-        ) as child,
-        Meter(child.pid) as meter,
-    ):
-        limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
-        limit.start()
-        try:
-            assert child.stdout is not None
-            assert child.stdin is not None
-            found, spent = None, 0.0
-            for line in child.stdout:
-                if line.startswith("begun"):
-                    spent = -meter.read().total
-                    child.stdin.write("\n")
-                    child.stdin.flush()
-                elif line.startswith("found"):
-                    # It waits for its input to end, so that its Java process can still be asked.
-                    found, spent = line, spent + meter.read().total
-                    break
-        finally:
-            in_time = limit.is_alive()
-            limit.cancel()
-            child.communicate()
-        if found is None:
-            if not in_time:
-                raise TimeoutError(variant)
-            log.seek(0)
-            raise RuntimeError(f"{variant} failed:\n{log.read()[-3000:]}")
-    return spent, int(found.split()[1])
+        tables = [csv_table(f"{side}s", _FLINK_COLUMNS, folder / f"{side}-csv") for side in ("left", "right")]
+        if variant == "flink":
+            tables += [csv_table("found", _FLINK_PAIRS, folder / "found"), f"INSERT INTO found {_FLINK_JOIN}"]
+        else:
+            # A count would change at each row, and reading that in Python costs more than the join.
+            tables.append(f"CREATE TABLE nothing WITH ('connector' = 'blackhole') AS {_FLINK_PASS}")
+        return run_flink(folder, tables, seconds=seconds)
+    command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
+    spent, rows = 0.0, 0
+    for line, meter in lines_with_meter(command, folder / f"{variant}.log", seconds):
+        if line.startswith("begin"):
+            spent = meter.read().total
+        elif line.startswith("end"):
+            spent, rows = meter.read().total - spent, int(line.split()[1])
+    return spent, rows
 
 
 if __name__ == "__main__":

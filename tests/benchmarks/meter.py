@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -124,7 +124,7 @@ class Meter(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self._pid, self._lock, self._stopping = pid, threading.Lock(), threading.Event()
+        self.pid, self._lock, self._stopping = pid, threading.Lock(), threading.Event()
         self._running: dict[int, _Process] = {}
         self._others: set[int] = set()
         self._ended_jvm = 0
@@ -167,8 +167,8 @@ class Meter(threading.Thread):
         below: dict[int, list[int]] = {}
         for pid, reading in readings.items():
             below.setdefault(reading.parent, []).append(pid)
-        if not self._running and self._pid in readings:
-            self._running[self._pid] = _Process(readings[self._pid])
+        if not self._running and self.pid in readings:
+            self._running[self.pid] = _Process(readings[self.pid])
         waiting = list(self._running)
         while waiting:
             for pid in below.get(waiting.pop(), ()):
@@ -190,8 +190,8 @@ class Meter(threading.Thread):
             for pid, process in self._running.items()
             if pid not in readings or readings[pid].began != process.last.began
         }
-        if self._pid in gone or not self._running:
-            raise ProcessLookupError(self._pid)
+        if self.pid in gone or not self._running:
+            raise ProcessLookupError(self.pid)
         while gone:
             parents = {process.last.parent for process in gone.values()}
             for pid in gone.keys() - parents or set(gone):
@@ -199,7 +199,7 @@ class Meter(threading.Thread):
                 del gone[pid]
                 parent = self._running.get(process.last.parent)
                 if parent is None or parent.ignores:
-                    (parent or self._running[self._pid]).hidden += process.known + process.hidden
+                    (parent or self._running[self.pid]).hidden += process.known + process.hidden
                 else:
                     parent.seen = max(parent.seen, parent.last.waited) + process.known
                     parent.hidden += process.hidden
@@ -209,10 +209,10 @@ class Meter(threading.Thread):
             process.last = readings[pid]
 
     def _sum(self) -> Cpu:
-        driver, jvm, total = self._running[self._pid].last.own, self._ended_jvm, 0
+        driver, jvm, total = self._running[self.pid].last.own, self._ended_jvm, 0
         for pid, process in self._running.items():
             total += process.known + process.hidden
-            if process.last.name == "java" and pid != self._pid:
+            if process.last.name == "java" and pid != self.pid:
                 jvm += process.last.own
         return Cpu(jvm, total - jvm - driver, driver) / _TICKS
 
@@ -244,6 +244,65 @@ def _ignores_children(pid: int, before: bool) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return before
     return any(int(line.split()[1], 16) & _SIGCHLD_BIT for line in lines if line.startswith("SigIgn:"))
+
+
+def lines_with_meter(
+    command: Sequence[str], log: Path, seconds: float = threading.TIMEOUT_MAX, **environment: str
+) -> Iterator[tuple[str, Meter]]:
+    """Run a command in a process, and yield each line that it prints, with its meter.
+
+    A process that has printed a line which begins with ``begin`` or ``end`` waits for a line of its input. It gets one
+    when the next line is asked for, so that its times can be read before.
+
+    Args:
+        command: The command.
+        log: Where its errors go.
+        seconds: The time after which it is killed.
+        environment: Further variables of its environment.
+
+    Raises:
+        TimeoutError: It was killed.
+        RuntimeError: It failed; the message is the end of its log.
+    """
+    pipe = subprocess.PIPE
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            adopting(command),
+            cwd=_ROOT,
+            env=os.environ | environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as child,
+        Meter(child.pid) as meter,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            for line in child.stdout:
+                yield line, meter
+                if line.startswith(("begin", "end")):
+                    child.stdin.write("\n")
+                    child.stdin.flush()
+        finally:
+            in_time = limit.is_alive()
+            limit.cancel()
+            child.communicate()
+    if not in_time:
+        raise TimeoutError(f"not through after {seconds:.0f} s")
+    if child.returncode:
+        raise RuntimeError(f"exit status {child.returncode}: {log.read_text()[-3000:]}")
+
+
+def mark(text: str) -> None:
+    """Print a line that `lines_with_meter` yields, and wait until the times of this process are read."""
+    print(text, flush=True)
+    sys.stdin.readline()
 
 
 def adopting(command: Sequence[str]) -> list[str]:

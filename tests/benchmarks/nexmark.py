@@ -20,8 +20,6 @@ import pickle
 import platform
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -43,7 +41,8 @@ import keyed
 from examples.nexmark.catalog import QUERIES
 from examples.nexmark.catalog import run as run_locally
 from examples.nexmark.generator import Generator
-from tests.benchmarks.meter import Meter, adopting
+from tests.benchmarks.events import FOLDER, ignored_folder
+from tests.benchmarks.meter import lines_with_meter, mark
 from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import (
     FLINK,
@@ -61,7 +60,7 @@ from tests.support.jars import FLINK_PARQUET, fetch
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / ".bench" / "nexmark"
+_FOLDER = FOLDER / "nexmark"
 _FLINK_RUN = Path(__file__).with_name("nexmark_flink.py")
 _NAMES = {"keyed": "keyed on Spark", "local": "keyed, local", "flink": "Flink SQL", "spark": "Spark SQL"}
 _FILE = 250_000  # events: a batch on Spark
@@ -114,8 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"a file of events each {FILE_MS} ms; {options.warm} s to warm up, then {options.seconds} s")
         print(latency_table(options.rate, options.warm, options.seconds, chosen, _CONFIG))
         return 0
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    (_FOLDER.parent / ".gitignore").write_text("*\n")
+    ignored_folder(_FOLDER)
     few, warm = _folder(_FEW, _FEW_RATE), _folder(min(_FILE, options.events), options.rate)
     whole = _folder(options.events, options.rate)
     runs = [few, warm, *[few] * _STARTS, *[whole] * options.rounds]
@@ -133,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     measured: Figures | str = f"not measured: --minutes {options.minutes} are over"
                 else:
                     if record is None:
-                        record = _measured(engine, query, runs, min(left, options.limit), options)
+                        record = _measured(engine, query, runs, min(left, options.limit))
                         if options.log is not None:
                             with options.log.open("a") as log:
                                 log.write(json.dumps(record) + "\n")
@@ -228,7 +226,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--events", type=positive, default=200_000, help="number of events (default: 200000)")
     parser.add_argument("--rate", type=positive, default=10_000, help="events a second of event time")
     parser.add_argument("--rounds", type=positive, default=2, help="measured runs")
-    parser.add_argument("--flink-state", choices=("rocksdb", "hashmap"), default="rocksdb", help="state of Flink")
     limit = "seconds after which a process is ended (default: 3600)"
     parser.add_argument("--limit", type=positive, default=3600, help=limit)
     minutes = "minutes after which the rest is not measured (default: 90)"
@@ -266,7 +263,7 @@ def _generate(folder: Path) -> None:
 
 
 def _settings(options: argparse.Namespace) -> str:
-    flink = _flink_settings(options.flink_state, Path("CHECKPOINTS"))
+    flink = _flink_settings(Path("CHECKPOINTS"))
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow"))
     machine = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
     return "\n".join(
@@ -280,11 +277,11 @@ def _settings(options: argparse.Namespace) -> str:
     )
 
 
-def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
+def _flink_settings(checkpoints: Path) -> dict[str, str]:
     return {
         "parallelism.default": "2",
         "pipeline.object-reuse": "true",
-        "state.backend.type": state,
+        "state.backend.type": "rocksdb",
         "execution.checkpointing.interval": "5 s",
         "execution.checkpointing.incremental": "true",
         "execution.checkpointing.dir": f"file://{checkpoints}",
@@ -295,7 +292,7 @@ def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
     }
 
 
-def _measured(engine: str, query: str, runs: list[Path], seconds: float, options: argparse.Namespace) -> dict[str, Any]:
+def _measured(engine: str, query: str, runs: list[Path], seconds: float) -> dict[str, Any]:
     """Measure a query in an engine over folders of events, for so many seconds at most.
 
     Raises:
@@ -312,7 +309,7 @@ def _measured(engine: str, query: str, runs: list[Path], seconds: float, options
     command += map(str, runs)
     if engine == "flink":
         given = {
-            "settings": _flink_settings(options.flink_state, scratch / "checkpoints"),
+            "settings": _flink_settings(scratch / "checkpoints"),
             "tables": FLINK_TABLES,
             "sql": FLINK[query],
             "appends": query not in FLINK_CHANGES,
@@ -380,46 +377,21 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[_M
         RuntimeError: It failed, or was not through in time.
     """
     marks: list[_Mark] = []
-    states: list[int] = [0]
-    with (
-        (scratch / "log").open("w+") as log,
-        subprocess.Popen(
-            adopting(command),
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(_ROOT), "TZ": "UTC", "HADOOP_CLASSPATH": _hadoop()},
-        ) as child,
-        Meter(child.pid) as meter,
-    ):
-        peaks, done = [0], threading.Event()
-        watcher = threading.Thread(target=_watch, args=(child.pid, scratch / "checkpoints", peaks, states, done))
-        watcher.start()
-        limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
-        limit.start()
-        try:
-            assert child.stdout is not None
-            assert child.stdin is not None
-            for line in child.stdout:
-                if line.startswith("state"):
-                    states.append(int(line.split()[1]))
-                elif line.startswith(("begin", "end")):
-                    marks.append(_Mark(meter.read().total, _busy_seconds(), time.monotonic()))
-                    child.stdin.write("\n")
-                    child.stdin.flush()
-        finally:
-            in_time = limit.is_alive()
-            limit.cancel()
-            done.set()
-            watcher.join()
-            child.communicate()
-        if child.returncode:
-            log.seek(0)
-            text = _reason(log.read()) if in_time else f"not through after {seconds:.0f} s"
-            raise RuntimeError(f"exit status {child.returncode}: {text}")
+    peaks, states = [0], [0]
+    environment = {"PYTHONPATH": str(_ROOT), "TZ": "UTC", "HADOOP_CLASSPATH": _hadoop()}
+    try:
+        for line, meter in lines_with_meter(command, scratch / "log", seconds, **environment):
+            if line.startswith("state"):
+                states.append(int(line.split()[1]))
+            elif line.startswith(("begin", "end")):
+                if not marks:
+                    watched = (meter.pid, scratch / "checkpoints", peaks, states)
+                    threading.Thread(target=_watch, args=watched, daemon=True).start()
+                marks.append(_Mark(meter.read().total, _busy_seconds(), time.monotonic()))
+    except TimeoutError as error:
+        raise RuntimeError(str(error)) from error
+    except RuntimeError as error:
+        raise RuntimeError(_reason((scratch / "log").read_text())) from error
     return marks, peaks[0], max(states) or None
 
 
@@ -435,9 +407,10 @@ def _reason(log: str) -> str:
     return (named or [log[-1500:]])[-1][:500]
 
 
-def _watch(pid: int, checkpoints: Path, peaks: list[int], states: list[int], done: threading.Event) -> None:
-    """Note the highest memory of a process and those below it, and the largest size of a folder."""
-    while not done.wait(0.5):
+def _watch(pid: int, checkpoints: Path, peaks: list[int], states: list[int]) -> None:
+    """Note the highest memory of a process and those below it, and the largest size of a folder, until it ends."""
+    while True:
+        time.sleep(0.5)
         try:
             processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         except psutil.NoSuchProcess:
@@ -475,12 +448,6 @@ def _agrees(engine: str, query: str, few: Path, scratch: Path) -> bool | None:
         truth.connection.close()
 
 
-def _mark(text: str) -> None:
-    """Print a line, and wait until it was read."""
-    print(text, flush=True)
-    sys.stdin.readline()
-
-
 def _child(engine: str, query: str, folders: list[Path]) -> None:
     """Run a query over folders of events, one after the other, in this process."""
     scratch, *runs = folders
@@ -490,14 +457,14 @@ def _child(engine: str, query: str, folders: list[Path]) -> None:
         spark.sparkContext.setLogLevel("ERROR")
     for number, folder in enumerate(runs):
         checkpoint = scratch / f"checkpoint-{number}"
-        _mark("begin")
+        mark("begin")
         target = scratch / f"out-{number}"
         if engine == "spark":
             kept = scratch / "collected" if not number else None
             size = _run_spark(spark, query, folder / "events", checkpoint, target, kept)
         else:
             size = _run_keyed(query, folder / "events", target, spark, checkpoint)
-        _mark("end")
+        mark("end")
         print(f"state {size}", flush=True)
 
 

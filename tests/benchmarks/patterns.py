@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import keyed
 from keyed.patterns import Pattern
 from tests.benchmarks.work import SETTINGS
-from tests.support.flink import cpu_seconds, run_flink
+from tests.support.flink import cpu_seconds, csv_table, run_flink
 
 __all__ = ["main"]
 
@@ -39,6 +39,21 @@ _FUNCTIONS: dict[str, Any] = {
     "large": lambda row: row.amount > 500,
 }
 _COLUMNS = {"small": "amount < 1", "middle": "amount BETWEEN 100 AND 200", "large": "amount > 500"}
+_FLINK_COLUMNS = """
+card STRING, ms BIGINT, amount DOUBLE, ts AS TO_TIMESTAMP_LTZ(ms, 3), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND
+"""
+#: The steps and their further conditions: ``followed_by`` is a loop over rows that do not match the next step.
+_FLINK_STEPS = {
+    "followed-by": ("A X* B Y* C", "X AS NOT (X.amount BETWEEN 100 AND 200), Y AS NOT (Y.amount > 500),"),
+    "next": ("A B C", ""),
+}
+_FLINK_MATCHES = """
+SELECT card, first_ms, last_ms FROM payments MATCH_RECOGNIZE (
+  PARTITION BY card ORDER BY ts MEASURES A.ms AS first_ms, C.ms AS last_ms
+  ONE ROW PER MATCH AFTER MATCH SKIP TO NEXT ROW PATTERN ({steps}) WITHIN INTERVAL '10' MINUTE
+  DEFINE A AS A.amount < 1, {skipped} B AS B.amount BETWEEN 100 AND 200, C AS C.amount > 500
+)
+"""
 _VARIANTS = [f"{runtime} {kind}" for runtime in ("local", "spark") for kind in ("functions", "columns", "columns-next")]
 _VARIANTS += ["flink followed-by", "flink next"]
 
@@ -76,8 +91,13 @@ def _flink(kind: str, tables: list[pa.Table]) -> tuple[float, int]:
         options = pyarrow.csv.WriteOptions(include_header=False)
         # One file, because Flink takes several in any order.
         pyarrow.csv.write_csv(pa.concat_tables(tables), f"{folder}/csv/payments.csv", options)
-        spent, line = run_flink(Path(__file__).with_name("flink_pattern.py"), kind, folder)
-    return spent, int(line.split()[1])
+        steps, skipped = _FLINK_STEPS[kind]
+        statements = [
+            csv_table("payments", _FLINK_COLUMNS, f"{folder}/csv"),
+            csv_table("found", "card STRING, first_ms BIGINT, last_ms BIGINT", f"{folder}/found"),
+            f"INSERT INTO found {_FLINK_MATCHES.format(steps=steps, skipped=skipped)}",
+        ]
+        return run_flink(Path(folder), statements)
 
 
 def _run(variant: str, options: argparse.Namespace) -> None:

@@ -34,12 +34,9 @@ import attrs
 import pyarrow.parquet as pq
 
 from tests.benchmarks.cost_model import Batch, fitted, predicted
-from tests.benchmarks.events import Events, event_files
+from tests.benchmarks.events import FOLDER, Events, event_files, link_files
 from tests.benchmarks.meter import Cpu, Meter, adopt_orphans, marks_of
 from tests.benchmarks.work import SETTINGS, commits
-
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / ".bench"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,8 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _compare(options.peer, options.warm_up, options.batches)
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    _FOLDER.mkdir(exist_ok=True)
-    (_FOLDER / ".gitignore").write_text("*\n")
     if options.goals:
         return _goals(options)
     print(
@@ -70,14 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> bool:
     """Run J1 in a process of its own and print a line about it."""
     workers, groups = (int(part) for part in size.split("/"))
-    folder = _FOLDER / "runs" / f"scale-{workers}-{groups}-{rows}-{store}-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "data").mkdir(parents=True)
-    events = Events(f"scale-{options.keys}-{rows}", keys=options.keys, rows=rows)
+    folder = FOLDER / "runs" / f"scale-{workers}-{groups}-{rows}-{store}-{os.getpid()}"
     batches = options.warm_up + options.batches
-    paths = event_files(events, batches, _FOLDER / "events")
-    for path in paths:
-        (folder / "data" / path.name).hardlink_to(path)
+    paths = link_files(folder, event_files(_events(options.keys, rows), batches))
     shown = commits(folder)
     arguments = [f"--workers={workers}", f"--sizes=1/{groups}", f"--stores={store}"]
     marks = marks_of(
@@ -101,6 +91,10 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
     )
     shutil.rmtree(folder)
     return True
+
+
+def _events(keys: int, rows: int) -> Events:
+    return Events(f"scale-{keys}-{rows}", keys=keys, rows=rows)
 
 
 @attrs.frozen
@@ -140,14 +134,13 @@ class _Measured:
 _TWO, _SIXTEEN, _HELD_OUT = _Size(2, 2, 2), _Size(16, 16, 16), _Size(4, 16, 32)
 #: The runs of the goals by session. One is left out of the fit of the cost model.
 _SIZES = ((_Size(4, 4, 4), _Size(4, 64, 64), _Size(4, 4, 128), _HELD_OUT), (_SIXTEEN,), (_TWO,))
-_SMALL = 20_000
+_LARGE, _SMALL = 1_000_000, 20_000
 
 
 def _goals(options: argparse.Namespace) -> int:
     """Measure and print the table of goals and the cost model. Returns 1 if a run failed."""
-    large, repeated = options.goal_rows, options.goal_batches
     print(f"CPU-seconds of a batch, J1 with {options.keys:,} keys, store {options.stores[0]}\n")
-    print(f"| run | {large:,} rows | in Python | {_SMALL:,} rows | in Python | peak memory | task x group |")
+    print(f"| run | {_LARGE:,} rows | in Python | {_SMALL:,} rows | in Python | peak memory | task x group |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     found: dict[_Size, _Measured] = {}
     for sizes in _SIZES:
@@ -164,8 +157,9 @@ def _goals(options: argparse.Namespace) -> int:
     four, many, groups, _, sixteen, two = found.values()
     idle = min(each.idle for each in found.values())
     needed = (_SIXTEEN.workers - _TWO.workers) * idle[1]
-    peer = _compare(options.goal_groups, 1, 2 + repeated)
-    print(f"\nBatches of each kind, after two to warm up: {repeated}.\n\n| goal | at most | today |\n|---|--:|--:|")
+    peer = _compare(16, 1, 2 + options.goal_batches)
+    print(f"\nBatches of each kind, after two to warm up: {options.goal_batches}.\n")
+    print("| goal | at most | today |\n|---|--:|--:|")
     for goal, most, today in (
         ("CPU of 16 workers and groups, over 2 and 2", 1.15, sixteen.large.total / two.large.total),
         ("their peak memory without idle workers", 1.3, (sixteen.peak - needed) / two.peak),
@@ -176,7 +170,7 @@ def _goals(options: argparse.Namespace) -> int:
         print(f"| {goal} | {most:.2f} | {today:.2f} |")
     print(f"\nidle worker: {idle[0] / 1e6:.0f} MB resident, of which {idle[1] / 1e6:.0f} MB private")
     points = {
-        size: [size.batch(rows, cost.total) for rows, cost in ((large, each.large), (_SMALL, each.small))]
+        size: [size.batch(rows, cost.total) for rows, cost in ((_LARGE, each.large), (_SMALL, each.small))]
         for size, each in found.items()
     }
     held_out = points.pop(_HELD_OUT)
@@ -194,18 +188,17 @@ def _goals(options: argparse.Namespace) -> int:
 
 def _measured(sizes: Sequence[_Size], options: argparse.Namespace) -> dict[_Size, _Measured] | None:
     """Run J1 with each size in one session: two batches to warm up, then large and small ones."""
-    large, repeated = options.goal_rows, options.goal_batches
+    repeated = options.goal_batches
     # The JVM compiles its code during the first batches.
-    warm = [large // 5, large]
-    rows = [*warm, *[large] * repeated, *[_SMALL] * repeated]
-    folder = _FOLDER / "runs" / f"goals-{sizes[0].workers}-{os.getpid()}"
+    warm = [_LARGE // 5, _LARGE]
+    rows = [*warm, *[_LARGE] * repeated, *[_SMALL] * repeated]
+    folder = FOLDER / "runs" / f"goals-{sizes[0].workers}-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     for place, size in enumerate(sizes):
         data, files = folder / str(place) / "data", 0
         data.mkdir(parents=True)
         for count in dict.fromkeys(rows):
-            events = Events(f"scale-{options.keys}-{count}", keys=options.keys, rows=count)
-            for path in event_files(events, rows.count(count), _FOLDER / "events"):
+            for path in event_files(_events(options.keys, count), rows.count(count)):
                 table = pq.read_table(path)
                 for task in range(size.tasks):
                     start, end = (bound * table.num_rows // size.tasks for bound in (task, task + 1))
@@ -309,7 +302,7 @@ def _compare(groups: int, warm_up: int, batches: int) -> float:
     # One key for each partition of Spark's operator, and one for each key group.
     by_group = {group_of(key_hash(key), groups): key for key in reversed(range(100 * groups))}
     keys = {"Spark": group_ids(groups), "keyed": by_group.values()}
-    columns, output = "user_id int, amount long", "user_id int, cnt long, sum long"
+    columns, output = "user_id int, amount long", "user_id int, cnt long, amount long"
     adopt_orphans()
     with TemporaryDirectory() as work, Meter(os.getpid()) as meter:
         folder = Path(work)
@@ -366,9 +359,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batches", type=int, default=8, help="batches measured after them (default: %(default)s)")
     parser.add_argument("--peer", type=int, metavar="GROUPS", help="compare with Spark's own operator")
     parser.add_argument("--goals", action="store_true", help="print the goals and the cost model")
-    parser.add_argument("--goal-rows", type=int, default=1_000_000, help="rows of a large batch (default: %(default)s)")
     parser.add_argument("--goal-batches", type=int, default=2, help="batches of each kind (default: %(default)s)")
-    parser.add_argument("--goal-groups", type=int, default=16, help="key groups with --peer (default: %(default)s)")
     parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser

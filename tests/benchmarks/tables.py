@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
-import os
 import resource
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, state_prefix
 from keyed.tables import StateTables, open_tables
 from keyed.testing import KeyedTestHarness
+from tests.support.flink import cpu_seconds
 
 _BLOCK = 10_000
 #: Connections over which requests come.
@@ -235,17 +235,12 @@ def _http(tables: StateTables, options: argparse.Namespace, write: _Write) -> No
         return sorted(found[options.rate :])
 
     try:
-        before = _cpu_seconds(process.pid)
+        before = cpu_seconds(process.pid)
         _percentiles(f"HTTP get at {options.rate} a second", asyncio.run(work()), "5")
-        _tell("HTTP get, of the server's processor", (_cpu_seconds(process.pid) - before) * 1000 / len(keys), "ms")
+        _tell("HTTP get, of the server's processor", (cpu_seconds(process.pid) - before) * 1000 / len(keys), "ms")
     finally:
         process.kill()
         process.join()
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _push(tables: StateTables, options: argparse.Namespace, write: _Write) -> None:

@@ -1,10 +1,9 @@
 """The same programs over the same file in keyed and in Bytewax: ``python -m tests.benchmarks.versus_bytewax``.
 
 A counter that gives a row out per event, and windows of a minute by hand, with a map state and timers, each with 1,000
-and 100,000 keys, in one process. Both keep state per key. Without ``--recovery`` nothing of it is kept on disk; with
-it, keyed has a checkpoint with a commit for every 100,000 rows, and Bytewax a recovery store with a snapshot each
-second. Bytewax is installed into an environment of its own. It has no watermark of a stream: its windows close by the
-time of their own key.
+and 100,000 keys, in one process. Both keep state per key, and nothing of it on disk. Bytewax
+is installed into an environment of its own. It has no watermark of a stream: its windows close by the time of their own
+key.
 
 Rounds are interleaved. Figures are CPU-seconds for a million events from reading the file to the last output, the
 median of the rounds.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 import subprocess
 import sys
 import time
@@ -25,13 +23,13 @@ from typing import Any
 
 import keyed
 from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext
-from tests.benchmarks.events import EVENTS, event_files
+from tests.benchmarks.events import EVENTS, FOLDER, event_files, ignored_folder
 from tests.benchmarks.functions import J1, OUTPUT
 
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / ".bench" / "bytewax"
+_ENVIRONMENT = FOLDER / "bytewax" / "environment"
 _PACKAGES = ("bytewax==0.21.1", "numpy", "pyarrow")
 _JOBS = ("counter", "windows")
 
@@ -58,7 +56,7 @@ class Minutes(KeyedProcessFunction):
         yield ctx.get_current_key(), count, amount
 
 
-def run(job: str, file: Path, checkpoint: str | None) -> tuple[float, int, int]:
+def run(job: str, file: Path) -> tuple[float, int, int]:
     """Run a job with keyed: CPU-seconds, outputs, and a sum over them."""
     import pyarrow.parquet as pq
 
@@ -74,7 +72,7 @@ def run(job: str, file: Path, checkpoint: str | None) -> tuple[float, int, int]:
     table = pq.read_table(file)
     stream = keyed.stream(table, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
     function = J1() if job == "counter" else Minutes()
-    stream.key_by("user_id").process(function, OUTPUT, name=job).run(sink, checkpoint=checkpoint, drain=True)
+    stream.key_by("user_id").process(function, OUTPUT, name=job).run(sink, drain=True)
     return time.process_time() - started, found[0], found[1]
 
 
@@ -82,23 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where the outputs differ."""
     options = _parser().parse_args(arguments)
     if options.run is not None:
-        checkpoint = str(_FOLDER / "store") if options.recovery else None
-        print(*run(options.jobs[0], options.run, checkpoint))
+        print(*run(options.jobs[0], options.run))
         return 0
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    (_FOLDER.parent / ".gitignore").write_text("*\n")
+    ignored_folder()
     python, same = _environment(), True
     print("| job | keys | keyed CPU-s | Bytewax CPU-s | keyed / Bytewax |\n|---|--:|--:|--:|--:|")
     for keys in options.keys:
-        file = str(event_files(EVENTS[keys], 1, _ROOT / ".bench" / "events")[0])
+        file = str(event_files(EVENTS[keys], 1)[0])
         for job in options.jobs:
             ours, theirs = [], []
             for _ in range(options.rounds):
-                recovery = ["--recovery"] if options.recovery else []
-                module = [sys.executable, "-m", __spec__.name]
-                ours.append(_figures([*module, "--jobs", job, *recovery, "--run", file]))
-                flow = [python, str(_ROOT / "tests" / "benchmarks" / "bytewax_flow.py"), job, file]
-                theirs.append(_figures([*flow, *([str(_FOLDER / "store")] if options.recovery else [])]))
+                ours.append(_figures([sys.executable, "-m", __spec__.name, "--jobs", job, "--run", file]))
+                theirs.append(_figures([python, str(_ROOT / "tests" / "benchmarks" / "bytewax_flow.py"), job, file]))
             same = same and len({figures[1:] for figures in ours + theirs}) == 1
             ratio = median(a[0] / b[0] for a, b in zip(ours, theirs, strict=True))
             mine, peer = median(figures[0] for figures in ours), median(figures[0] for figures in theirs)
@@ -113,22 +106,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keys", nargs="+", choices=["1k", "100k"], default=["1k", "100k"])
     parser.add_argument("--jobs", nargs="+", choices=_JOBS, default=_JOBS)
-    parser.add_argument("--recovery", action="store_true", help="both keep their state on disk")
     parser.add_argument("--run", metavar="FILE", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
 def _environment() -> str:
     """The Python of an environment with Bytewax, which is made the first time."""
-    python = _FOLDER / "environment" / "bin" / "python"
+    python = _ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(_FOLDER / "environment")], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(_ENVIRONMENT)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *_PACKAGES], check=True)
     return str(python)
 
 
 def _figures(command: list[str]) -> tuple[float, int, int]:
-    shutil.rmtree(_FOLDER / "store", ignore_errors=True)
     done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
     cpu, outputs, total = done.stdout.split()[-3:]
     return float(cpu), int(outputs), int(total)

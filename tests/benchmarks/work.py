@@ -15,7 +15,7 @@ from typing import Any
 import keyed
 from keyed.job.chaining import lines
 from keyed.runtimes.spark.plan.build import build
-from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, J1Again, RawPandas, RawRows, pass_through
+from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
@@ -124,7 +124,7 @@ def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Out
     if not variant.job.startswith("twice"):
         return once
     again = once.key_by("user_id", chain=variant.job == "twice-chained")
-    return again.process(J1Again(), OUTPUT, name="again", store=variant.store, parallelism=parallelism)
+    return again.process(J1(), OUTPUT, name="again", store=variant.store, parallelism=parallelism)
 
 
 def _halves(source: Any) -> list[Any]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-import tempfile
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from tests.benchmarks.meter import lines_with_meter
+
 PACKAGE = "apache-flink==2.3.0"
-_ENVIRONMENT = Path(__file__).resolve().parents[2] / ".environments" / "flink"
+_ROOT = Path(__file__).resolve().parents[2]
+_ENVIRONMENT = _ROOT / ".environments" / "flink"
+_STATEMENTS = _ROOT / "tests" / "benchmarks" / "flink_statements.py"
 
 
 def flink_python() -> str:
@@ -26,28 +32,36 @@ def flink_python() -> str:
     return str(python)
 
 
-def run_flink(program: Path, *arguments: str) -> tuple[float, str]:
-    """Run a program of Flink, and return its CPU-seconds with those of its Java process, and the line that it prints.
+def csv_table(name: str, columns: str, path: str | Path) -> str:
+    """Return the statement of Flink SQL that declares a table of a CSV file, or of a folder of such files."""
+    source = f"'connector' = 'filesystem', 'path' = 'file://{path}', 'format' = 'csv'"
+    return f"CREATE TABLE {name} ({columns}) WITH ({source})"
+
+
+def run_flink(
+    folder: Path,
+    statements: Sequence[str],
+    settings: Mapping[str, str] | None = None,
+    seconds: float = threading.TIMEOUT_MAX,
+) -> tuple[float, int]:
+    """Run statements of Flink SQL in a process.
 
     Args:
-        program: It prints a line that begins with ``found``, and waits for its input to end, so that the times of its
-            Java process can be read.
-        arguments: Its arguments.
+        folder: The working folder. Rows of CSV files in its subfolder ``found`` are counted.
+        statements: The statements.
+        settings: Further settings of Flink.
+        seconds: The time after which the process is killed.
+
+    Returns:
+        The CPU-seconds with those of the Java process, and the number of rows.
     """
-    pipe = subprocess.PIPE
-    command = [flink_python(), str(program), *arguments]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
-    ):
-        assert child.stdout is not None
-        line = next((line for line in child.stdout if line.startswith("found")), None)
-        spent = 0.0 if line is None else cpu_seconds(child.pid)
-        child.communicate()
-        if line is None:
-            errors.seek(0)
-            raise RuntimeError(f"Flink failed:\n{errors.read()[-3000:]}")
-    return spent, line
+    given = {"folder": str(folder), "settings": settings or {}, "statements": statements}
+    command = [flink_python(), str(_STATEMENTS), json.dumps(given)]
+    found = (0.0, 0)
+    for line, meter in lines_with_meter(command, folder / "flink.log", seconds):
+        if line.startswith("end"):
+            found = meter.read().total, int(line.split()[1])
+    return found
 
 
 def cpu_seconds(pid: int | None = None) -> float:
