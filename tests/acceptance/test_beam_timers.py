@@ -78,17 +78,6 @@ def test_names_of_many_types(name):
     assert (found, type(found)) == (name, type(name))
 
 
-def test_names_that_are_equal_only_to_python_are_apart():
-    """1, 1.0 and True are three names; so are they inside tuples."""
-    names = [1, 1.0, True, (1,), (1.0,), (True,)]
-    harness = Harness()
-    for at, name in enumerate(names):
-        harness.timers(lambda t, at=at, name=name: t.set_timer(name, at))
-    assert [(t.timestamp, t.name, type(t.name)) for t in harness.pending_timers()] == [
-        (at, name, type(name)) for at, name in enumerate(names)
-    ]
-
-
 def test_names_and_domains_that_are_none():
     """ParDoTest's timer declarations: a name is given, and is data; a domain is a TimeDomain."""
     harness = Harness()

@@ -8,7 +8,7 @@ import pytest
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, OutputTag, ValueState, errors
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, advance, both_domains, both_stores, register
+from tests.acceptance.support import EVENT, Harness, Told, advance, both_domains, both_stores, register
 
 
 def identity(value):
@@ -203,50 +203,10 @@ def test_a_processing_timer_s_output_can_be_given_a_timestamp():
     assert harness.take_output() == [Record("given", 77), Record("not given", None)]
 
 
-def test_the_context_of_a_timer():
-    """KeyedProcessFunction.OnTimerContext: key, domain and timestamp are the timer's, in both domains."""
-
-    def timer(_, ctx, timestamp):
-        assert timestamp == ctx.timestamp()
-        assert not ctx.is_late()
-        service = ctx.timer_service()
-        yield ctx.time_domain(), ctx.get_current_key(), timestamp, service.current_watermark(), ctx.timer_name()
-
-    harness = Harness(Told(timer))
-    harness.timers(lambda t: (t.register_event_time_timer(3), t.register_processing_time_timer(4)), key="a")
-    harness.timers(lambda t: t.set_timer("n", 3), key="b", timestamp=1)
-    harness.advance_watermark(10)
-    harness.advance_processing_time(10)
-    assert harness.values() == [(EVENT, "a", 3, 10, None), (EVENT, "b", 3, 10, "n"), (PROCESSING, "a", 4, 10, None)]
-
-
-def test_the_context_of_an_element_after_timers_is_its_own():
-    """A timer that fires between two elements leaves nothing in the context of the second one."""
-    seen = []
-    harness = Harness()
-    harness.advance_processing_time(50)
-    with harness.batch():
-        harness.process(("a", lambda _, ctx: ctx.timer_service().set_timer("n", 5, PROCESSING)), 1)
-        harness.process(
-            ("b", lambda _, ctx: seen.append((ctx.get_current_key(), ctx.timestamp(), ctx.timer_name()))), 2
-        )
-    assert seen == [("b", 2, None)]
-    assert harness.take_output() == [Record((5, "a", "n"), None)]
-
-
 def test_time_domain_is_for_timers():
     """ProcessFunction.Context has no timeDomain()."""
     with pytest.raises(ValueError, match="on_timer"):
         Harness().call(lambda _, ctx: ctx.time_domain())
-
-
-def test_lateness_is_decided_by_the_watermark():
-    """KeyedProcessFunction sees late elements like all others; an element at the watermark is late."""
-    harness = Harness()
-    harness.advance_watermark(10)
-    late = [harness.call(lambda _, ctx: ctx.is_late(), timestamp=t) for t in (9, 10, 11, None)]
-    assert late == [True, True, False, False]
-    assert harness.metrics()["rows_late"] == 2
 
 
 class Fragile(KeyedProcessFunction):
@@ -294,25 +254,6 @@ def test_a_user_exception_leaves_nothing_behind(store):
     assert harness.take_side_output("side") == []
 
 
-@both_stores
-def test_an_exception_in_a_timer_leaves_clock_and_timers_as_they_were(store):
-    """The failed advance can be tried again; timers that fired before the failure fire again."""
-    harness = KeyedTestHarness(Fragile(), key=lambda v: v[0], store=store)
-    harness.process(("a", 12, None), 1)
-    harness.process(("b", 13, None), 1)
-    harness.take_output()
-    with pytest.raises(errors.UserFunctionError, match=r"on_timer of event_time timer at 13, key 'b'.*thirteen"):
-        harness.advance_watermark(15)
-    assert harness.current_watermark == MIN_TIMESTAMP
-    assert harness.take_output() == []
-    assert [(t.timestamp, t.key) for t in harness.pending_timers()] == [(12, "a"), (13, "b")]
-    harness.advance_watermark(12)
-    assert harness.take_output() == [Record("lost", 12)]
-    with pytest.raises(errors.UserFunctionError):
-        harness.end_of_input()
-    assert harness.current_watermark == 12
-
-
 def test_exceptions_that_a_function_handles_are_its_own_business():
     """An exception that a function catches does not stop the batch, and refused calls have changed nothing."""
 
@@ -352,23 +293,6 @@ def test_keys_are_not_null_and_of_one_type():
         harness.process((("a", True), lambda _, ctx: None))
     with pytest.raises(errors.EncodingError, match="tuple"):
         Harness().call(lambda f, ctx: ctx.timer_service().set_timer("x", 1), key=[1])
-
-
-@pytest.mark.parametrize("keys", [("", "\0", "a", "a\0b", "é"), (-(2**63), -1, 0, 2**63 - 1), (b"", b"\0", b"\xff")])
-def test_unusual_keys_stay_apart(keys):
-    """Keys that are empty, hold zero bytes or stand at the limits have state and timers of their own."""
-
-    class Kept(Told):
-        n = ValueState(object)
-
-    harness = Harness(Kept(), store="rocksdb", parallelism=2)
-    for key in keys:
-        harness.call(lambda f, ctx: (f.n.update(ctx.get_current_key()), ctx.timer_service().set_timer("t", 5)), key=key)
-    harness.crash_and_recover()
-    assert [harness.call(lambda f, _: f.n.value(), key=key) for key in keys] == list(keys)
-    again = harness.again(Kept())
-    again.advance_watermark(5)
-    assert [value[1] for value in again.values()] == list(keys)
 
 
 def test_open_and_close_are_called_around_the_elements():

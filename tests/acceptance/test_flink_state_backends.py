@@ -264,20 +264,6 @@ def test_wrong_types_are_refused_before_the_commit(harness, do):
     assert harness.call(lambda f, _: (f.value.value(), f.words.get())) == ("kept", ["kept"])
 
 
-def test_key_group_snapshot_restore(harness):
-    """testKeyGroupSnapshotRestoreScaleUp, ...ScaleDown, ...Unevenly: every key keeps its state, wherever it goes."""
-    parts = [harness]
-    harness.call(lambda f, _: None, key=0)
-    for parallelism in (8, 3, 1, 5):
-        source = parts[-1]
-        moved = source.again(States(), parallelism=parallelism)
-        for key in range(20):
-            moved.call(lambda f, _, p=parallelism: (f.numbers.add(p), f.count.update(p)), key=key)
-        parts.append(moved)
-    read = [parts[-1].call(lambda f, _: (f.numbers.get(), f.count.value()), key=key) for key in range(20)]
-    assert read == [([8, 3, 1, 5], 5)] * 20
-
-
 @pytest.mark.parametrize(
     "changed",
     [

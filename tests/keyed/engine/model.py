@@ -117,7 +117,8 @@ def on_element(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
     """The work of `Program` for an element."""
     states.value_0.namespace("fuel").update(FUEL)
     service = ctx.timer_service()
-    yield "element", ctx.get_current_key(), ctx.timestamp(), ctx.is_late(), service.current_processing_time()
+    shown = ctx.get_current_key(), ctx.timestamp(), ctx.is_late(), ctx.timer_name(), service.current_processing_time()
+    yield "element", *shown
     yield from interpret(states, ctx, operations)
 
 

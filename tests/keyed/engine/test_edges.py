@@ -107,48 +107,6 @@ def test_damage_that_a_call_meets_keeps_its_file_and_offset():
     assert (raised.value, raised.value.where, raised.value.offset) == (damage, "log/7", 12)
 
 
-def test_timers_set_when_the_input_has_ended():
-    def fire(f, timestamp, ctx):
-        service = ctx.timer_service()
-        if ctx.time_domain() is PROCESSING:
-            service.register_event_time_timer(7)  # due: the watermark is at its end
-            service.register_processing_time_timer(200)  # ignored, though another key waits there
-            service.set_timer("x", 300, PROCESSING)  # ignored
-        yield ctx.get_current_key(), timestamp
-
-    subject = harness(fire)
-    subject.process(("a", lambda f, ctx: ctx.timer_service().register_processing_time_timer(100)))
-    subject.process(("b", lambda f, ctx: ctx.timer_service().register_processing_time_timer(200)))
-    subject.end_of_input()
-    assert values(subject) == [("a", 100), ("b", 200), ("a", 7), ("b", 7)]
-    assert subject.pending_timers() == []
-
-
-def test_timers_of_one_timestamp_fire_by_key_and_name_also_when_they_are_set_there():
-    fired = []
-
-    def fire(f, timestamp, ctx):
-        fired.append((ctx.get_current_key(), ctx.timer_name()))
-        if ctx.get_current_key() == "a" and ctx.timer_name() is None and fired.count(("a", None)) == 1:
-            for name in ("x", "b", "z"):
-                ctx.timer_service().set_timer(name, timestamp)
-
-    subject = harness(fire)
-
-    def set_timers(f, ctx):
-        ctx.timer_service().register_event_time_timer(10)
-        for name in ("c", "y", "z"):
-            ctx.timer_service().set_timer(name, 10)
-
-    for key in ("b", "a"):
-        subject.process((key, set_timers))
-    subject.advance_watermark(10)
-    assert fired == [
-        *(("a", name) for name in (None, "b", "c", "x", "y", "z")),
-        *(("b", n) for n in (None, "c", "y", "z")),
-    ]
-
-
 def test_state_kept_beyond_its_call_is_refused():
     kept = {}
 
@@ -238,51 +196,3 @@ def test_an_error_class_of_the_user_s_own_is_named_too():
 
     with pytest.raises(UserFunctionError, match="Own: mine"):
         harness().process(("a", fail))
-
-
-def test_processing_timers_read_event_time_state_at_the_watermark():
-    seen = []
-
-    def fire(f, timestamp, ctx):
-        seen.append(f.brief.value())
-        f.brief.update(2)
-
-    subject = harness(fire)
-    subject.advance_watermark(100)
-
-    def start(f, ctx):
-        f.brief.update(1)
-        ctx.timer_service().register_processing_time_timer(10**9)
-
-    subject.process(("a", start), 100)
-    subject.advance_processing_time(10**9)
-    assert seen == [1]
-    subject.advance_watermark(149)
-    assert subject.state_entries() == 1
-    subject.advance_watermark(150)
-    assert subject.state_entries() == 0
-
-
-def test_state_with_event_time_to_live_does_not_depend_on_the_size_of_the_watermark_s_step():
-    def run(*watermarks):
-        def fire(f, timestamp, ctx):
-            yield timestamp, f.brief.value()
-            if timestamp == 20:
-                f.brief.update(2)
-
-        def start(f, ctx):
-            f.brief.update(1)
-            for at in (20, 30, 69, 70, 200):
-                ctx.timer_service().register_event_time_timer(at)
-
-        subject = harness(fire)
-        subject.process(("a", start), 0)
-        for watermark in watermarks:
-            subject.advance_watermark(watermark)
-        subject.end_of_input()
-        assert subject.state_entries() == 0
-        return values(subject)
-
-    expected = [(20, 1), (30, 2), (69, 2), (70, None), (200, None)]
-    for watermarks in ((), (25,), (30, 69, 70), range(0, 210, 7), (1000,)):
-        assert run(*watermarks) == expected

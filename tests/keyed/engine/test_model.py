@@ -25,8 +25,12 @@ from tests.keyed.engine.model import EVENT, PROCESSING, STATES, Model, Program
 TIME = st.integers(0, 40)
 SMALL = st.integers(-3, 3)
 NAMESPACE = st.sampled_from([None, None, "w", 1, True, 1.0, (0, 10), (0.0, 10), (0, (1, 2)), (0, (1.0, 2))])
-NAME = st.sampled_from(["a", "b", 5, (1, 2)])
+NAME = st.sampled_from(["a", "b", 1, 1.0, True, (1, 2), (1.0, 2)])
 MAP_KEY = st.sampled_from(["", "x", "y", "z"])
+KEYS: list[tuple[Any, ...]] = [
+    *(("a", "b", "ab"), ("", "\0", "a\0b"), (1, -2, 300), (-(2**63), 0, 2**63 - 1), (b"", b"\0", b"\xff")),
+    (("a", 1), ("a", 2), ("b", 1)),
+]
 DOMAIN = st.sampled_from([EVENT, PROCESSING])
 CALLS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
     "value": st.one_of(st.just(("value",)), st.tuples(st.just("update"), SMALL | st.none()), st.just(("clear",))),
@@ -79,7 +83,7 @@ def programs(draw: st.DrawFn) -> tuple[list[list[Any]], list[Any]]:
         st.tuples(st.just("collect"), SMALL, st.none() | TIME) | st.tuples(st.just("output"), SMALL),
     )
     operations = st.lists(operation, max_size=6)
-    keys = draw(st.sampled_from([("a", "b", "ab"), (1, -2, 300), (("a", 1), ("a", 2), ("b", 1))]))
+    keys = draw(st.sampled_from(KEYS))
     row = st.tuples(st.sampled_from(keys), TIME | st.none(), operations)
     step = st.one_of(
         st.tuples(st.just("process"), st.lists(row, min_size=1, max_size=1)),

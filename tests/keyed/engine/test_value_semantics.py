@@ -381,20 +381,6 @@ def test_an_accumulator_that_was_half_changed_is_the_same_in_the_next_batch(size
     assert result.values == [["a"], "caught", ["a", "half"], ["a", "half", "b"]]
 
 
-def test_a_value_that_does_not_fit_is_refused_where_it_is_stored() -> None:
-    class Wrong(KeyedProcessFunction):
-        items = ListState(list[int])
-
-        def process_element(self, value: Any, ctx: Any) -> Any:
-            self.items.add(value.v)
-
-    with (
-        KeyedTestHarness(Wrong(), key=lambda value: value.k) as harness,
-        pytest.raises(EncodingError, match=r"list state 'items': 'a' of type.*process_element of element.*key 1"),
-    ):
-        harness.process(row(k=1, v=["a"]))
-
-
 def test_an_output_that_cannot_be_copied_is_refused() -> None:
     class Opens(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import keyed
@@ -354,40 +353,3 @@ def test_after_the_end_of_input_no_rows_may_come() -> None:
         tests.advance_processing_time(5)
         with pytest.raises(errors.CheckpointFinished, match="1 new rows came"):
             tests.process_batch(pa.table({"k": ["a"], "n": [1]}))
-
-
-def test_batches_may_be_cut_anywhere() -> None:
-    rows = pa.table({"k": [f"k{i % 7}" for i in range(200)], "n": range(200), "t": [i * 37 % 200 for i in range(200)]})
-    results = []
-    for size in (1, 3, 50, 200):
-        with KeyedTestHarness(Windows(), key="k", parallelism=2) as tests:
-            for start in range(0, 200, size):
-                tests.process_batch(rows.slice(start, size), "t")
-                if size == 3 and start % 4 == 0:
-                    tests.crash_and_recover()
-            tests.end_of_input()
-            results.append(sorted(record.value for record in tests.take_output()))
-    assert results[0]
-    assert all(result == results[0] for result in results)
-
-
-class Windows(VectorizedFunction):
-    """Windows of 10 ms by hand."""
-
-    sums = keyed.vectorized.TableState(
-        "k string, start bigint, n bigint, total bigint, least bigint", key=("k", "start")
-    )
-
-    def process_batch(self, table, ctx):
-        start = pc.multiply(pc.divide(table[TIMESTAMP_COLUMN], 10), 10)
-        columns = {
-            "k": table["k"],
-            "start": start,
-            "n": pa.repeat(1, table.num_rows),
-            "total": table["n"],
-            "least": table["n"],
-        }
-        self.sums.merge(pa.table(columns), {"n": "sum", "total": "sum", "least": "min"})
-
-    def on_watermark(self, watermark, ctx):
-        ctx.emit(self.sums.take(("start", "<=", max(watermark - 9, MIN_TIMESTAMP))))
