@@ -103,7 +103,7 @@ KEYED = {
     "functions.md": (
         "Functions, contexts and timers",
         FUNCTIONS,
-        ("keyed.job.functions", "keyed.job.context", "keyed.job.broadcast", "keyed.job.outputs"),
+        ("keyed.job.functions", "keyed.job.context"),
     ),
     "streams.md": ("Streams, sources, sinks and results", STREAMS, ()),
 }
@@ -179,8 +179,8 @@ Their meanings are those of the attributes of [`Replication`](tables.md#replicat
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "functions.md": (
-        ("keyed.job.broadcast", "BroadcastState"),
-        ("keyed.job.broadcast", "ReadOnlyBroadcastState"),
+        ("keyed.job.context", "BroadcastState"),
+        ("keyed.job.context", "ReadOnlyBroadcastState"),
         ("keyed.job.context", "Timer"),
     ),
     "state.md": (("keyed.job.state", "VersionedRecord"),),
@@ -204,8 +204,8 @@ BESIDE = {
     ),
     "joins.md": (("keyed.joins.interval", "JoinContext"),),
     "patterns.md": (
-        ("keyed.patterns.pattern_functions", "PatternContext"),
-        ("keyed.patterns.pattern_stream", "PatternStream"),
+        ("keyed.patterns.pattern_operator", "PatternContext"),
+        ("keyed.patterns.pattern", "PatternStream"),
     ),
     "recovery.md": (
         ("keyed.recovery.reading", "StateChange"),
@@ -246,7 +246,7 @@ BESIDE = {
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),
     "windows.md": (
-        ("keyed.windows.process_function", "ProcessWindowContext"),
+        ("keyed.windows.definition", "ProcessWindowContext"),
         ("keyed.windows.triggers", "TriggerContext"),
         ("keyed.windows.triggers", "OnMergeContext"),
         ("keyed.windows.evictors", "EvictorContext"),
@@ -279,13 +279,11 @@ MADE_BY_CALLS |= {
     "keyed.tables.state_tables",
     "keyed.tables.subscription",
     "keyed.testing.replaying",
-    "keyed.job.broadcast",
     "keyed.job.global_tables",
     "keyed.joins.lookups",
     "keyed.windows.stream",
     "keyed.patterns.pattern_operator",
-    "keyed.patterns.pattern_stream",
-    "keyed.patterns.shared_buffer",
+    "keyed.patterns.pattern",
     "keyed.job.watermarks",
     "keyed.changelog.model",
     "keyed.changelog.directory.compaction",
@@ -330,7 +328,7 @@ CONSTANTS = (
     "base/sources.py",
     "job/execution_path.py",
     "job/state.py",
-    "job/vectorized_functions.py",
+    "job/functions.py",
 )
 #: The parameters of `run` and `start` that the page of options describes.
 OPTIONS = (

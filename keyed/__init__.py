@@ -23,11 +23,9 @@ from keyed.destinations.function import collect_sink
 from keyed.destinations.iceberg_table import iceberg_sink
 from keyed.destinations.parquet import parquet_sink
 from keyed.errors import KeyedError
-from keyed.job.broadcast import BroadcastContext
-from keyed.job.context import Context, OnTimerContext, OpenContext
+from keyed.job.context import BroadcastContext, Context, OnTimerContext, OpenContext, OutputTag
 from keyed.job.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from keyed.job.global_tables import global_table
-from keyed.job.outputs import OutputTag
 from keyed.job.restoring import RestorePoint, StateMigration
 from keyed.job.results import Progress, Query, RunResult
 from keyed.job.state import (

@@ -4,6 +4,6 @@
 (``metrics_status`` and ``metrics_failures`` of `keyed.Query.metrics`); it never ends the query.
 """
 
-from keyed.job.metrics_exports import OpenTelemetry, Prometheus, export
+from keyed.job.options import OpenTelemetry, Prometheus, export
 
 __all__ = ["OpenTelemetry", "Prometheus", "export"]

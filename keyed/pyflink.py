@@ -43,7 +43,7 @@ from keyed.windows import (
 )
 from keyed.windows import HoppingEventTimeWindows as SlidingEventTimeWindows
 from keyed.windows import HoppingProcessingTimeWindows as SlidingProcessingTimeWindows
-from keyed.windows.process_function import ProcessWindowContext as _ProcessWindowContext
+from keyed.windows.definition import ProcessWindowContext as _ProcessWindowContext
 from keyed.windows.triggers import OnMergeContext as _OnMergeContext
 from keyed.windows.triggers import TriggerContext as _TriggerContext
 from keyed.windows.window import Window as _Window

@@ -23,8 +23,8 @@ print(keyed.stream(sales).key_by("shop").process(Totals(), "shop string, amount 
 """
 
 from keyed.job.context import TaskContext
+from keyed.job.functions import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction, VectorizedFunction
 from keyed.job.table_declaration import TableState
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction, VectorizedFunction
 
 __all__ = [
     "TIMESTAMP_COLUMN",

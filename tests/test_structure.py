@@ -75,7 +75,7 @@ IMPORTS_BY_NAME = {
     "keyed": "keyed.",
     "keyed.extending": "keyed.arrow.",
     "keyed.recovery": "keyed.runtimes.",
-    "keyed.job.metrics_exports": "keyed.runtimes.",
+    "keyed.job.options": "keyed.runtimes.",
     "keyed.job.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
     "keyed.tables.push_worker": "keyed.sql.",
@@ -94,7 +94,7 @@ DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 BESIDE_DOORS = {"keyed.codec.tagged", "keyed.expressions.row_conditions", "keyed.job.execution_path"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {
-    "keyed.job.metrics_exports": "keyed.tables",
+    "keyed.job.options": "keyed.tables",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.results": "keyed.tables",
 }

@@ -23,6 +23,8 @@ package.
 
 from keyed.windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance, aggregate_of
 from keyed.windows.assigners import (
+    CalendarProcessingTimeWindows,
+    CalendarWindows,
     CountWindows,
     EventTimeSessionWindows,
     GlobalWindows,
@@ -34,12 +36,21 @@ from keyed.windows.assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from keyed.windows.calendar_windows import CalendarProcessingTimeWindows, CalendarWindows
-from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.collecting import (
+    ApproxMostFrequent,
+    ArgMax,
+    ArgMin,
+    CollectList,
+    CollectSet,
+    CountDistinct,
+    First,
+    Latest,
+    MostFrequent,
+    TopK,
+)
 from keyed.windows.continuous import aggregate
+from keyed.windows.definition import ProcessWindowFunction
 from keyed.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from keyed.windows.frequent import ApproxMostFrequent, MostFrequent
-from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.sketches import ApproxCountDistinct
 from keyed.windows.stream import WindowedStream
 from keyed.windows.top_n import TopN

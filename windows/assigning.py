@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from keyed.extending import milliseconds_of
 from keyed.windows.evictors import Evictor
-from keyed.windows.merge_plan import merge_time_windows
 from keyed.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
-from keyed.windows.window import TimeWindow, time_window, window_start
+from keyed.windows.window import TimeWindow, merge_time_windows, time_window, window_start
 
 
 class AnyAssigner:

@@ -8,14 +8,15 @@ checkpoint with another layout is refused by the check of its states):
 ``sessions``  Session windows with the default trigger, aggregated. All open sessions of a key are one value of state.
 ``general``   Everything else, as in Flink: the contents of each window under its namespace.
 
-`Definition.layout_reason` is the reason for the general layout.
+`Definition.layout_reason` is the reason for the general layout. Window functions are Flink's
+``ProcessWindowFunction``; method names are PyFlink's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 
@@ -24,6 +25,7 @@ from keyed import (
     AggregatingState,
     ListState,
     MapState,
+    OpenContext,
     OutputTag,
     ReducingState,
     ValueState,
@@ -34,9 +36,67 @@ from keyed.extending import Schema
 from keyed.windows.aggregates import Aggregate, AnyAggregate, Functions
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import Evictor
-from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from keyed.windows.window import GlobalWindow
+
+
+class ProcessWindowContext(Protocol):
+    """Context of a window function: window, clocks, state and side outputs."""
+
+    def window(self) -> Any:
+        """Return the window: a `TimeWindow`, a `GlobalWindow` or the assigner's own kind."""
+
+    def current_watermark(self) -> int:
+        """Return the watermark, milliseconds."""
+
+    def current_processing_time(self) -> int:
+        """Return the processing time, milliseconds."""
+
+    def window_state(self, descriptor: Any) -> Any:
+        """Return the state declared as ``descriptor``, for this key and window. Clear it in ``clear``.
+
+        Raises:
+            StateAccessError: The windows merge, so there is no state per window.
+        """
+
+    def global_state(self, descriptor: Any) -> Any:
+        """Return the state declared as ``descriptor``, for this key and all its windows."""
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``."""
+
+
+class ProcessWindowFunction:
+    """A function over the elements of a window; state is declared as in `KeyedProcessFunction`.
+
+    A declaration serves ``context.window_state`` and ``context.global_state``, which share no values.
+    """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def open(self, context: OpenContext) -> None:
+        """Prepare; called once per task before its first window."""
+
+    def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any], /) -> Iterable[Any] | None:
+        """Process the elements of a window; called whenever it fires.
+
+        Args:
+            key: The key.
+            context: Window, clocks, state and side outputs.
+            elements: In order of arrival, at least one; with an aggregate, only its result.
+
+        Returns:
+            An iterable of outputs (write a generator), or `None`. They get the window's last timestamp.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process")
+
+    def clear(self, context: ProcessWindowContext) -> None:
+        """Clear ``context.window_state``; called when the window is cleaned up."""
+
+    def close(self) -> None:
+        """Release what `open` took; called once per task after its last window."""
+
 
 _STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState, VersionedState)
 #: With more open slices per key than this, one value per key costs more to write than separate windows.

@@ -27,11 +27,10 @@ from keyed.errors import DefinitionError
 from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
 from keyed.windows.cells import Cells, Published, stored_aggregate
-from keyed.windows.definition import Definition
+from keyed.windows.definition import Definition, ProcessWindowFunction
 from keyed.windows.emission import Emission
 from keyed.windows.evictors import TimestampedValue
-from keyed.windows.merge_plan import Merge, plan_merge
-from keyed.windows.process_function import ProcessWindowFunction
+from keyed.windows.window import Merge, plan_merge
 from keyed.windows.window_context import TimerContext, WindowContext
 from keyed.windows.window_table import describe
 

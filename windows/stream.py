@@ -14,14 +14,12 @@ from keyed.extending import OperatorOptions, Units, duration_of, schema_of, show
 from keyed.job.execution_path import Path, check_path, choose_path
 from keyed.windows.aggregates import Reduce
 from keyed.windows.assigning import AnyAssigner
-from keyed.windows.definition import define, output_schema, row_timestamps
+from keyed.windows.definition import ProcessWindowFunction, define, output_schema, row_timestamps
 from keyed.windows.evictors import Evictor
 from keyed.windows.paths import row_reason
-from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.triggers import Trigger
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window import Duration
-from keyed.windows.window_operator import WindowOperator
+from keyed.windows.window_operator import WindowBatchOperator, WindowOperator
 
 Order = Literal["event_time", "watermark", "arrival"]
 

@@ -28,7 +28,7 @@ from typing import Any
 from keyed import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extending import snapshot
-from keyed.windows import aggregates, collecting, frequent, sketches
+from keyed.windows import aggregates, collecting, sketches
 from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
 from keyed.windows.assigning import HoppingWindows
 from keyed.windows.cells import is_own, stored_aggregate
@@ -37,7 +37,7 @@ from keyed.windows.definition import Definition, hopping_slice, named_aggregates
 #: The aggregates that a description names.
 _BUILT_IN: dict[str, type[ColumnAggregate]] = {
     cls.__name__: cls
-    for module in (aggregates, collecting, frequent, sketches)
+    for module in (aggregates, collecting, sketches)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, ColumnAggregate) and cls is not ColumnAggregate
 }

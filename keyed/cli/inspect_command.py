@@ -17,8 +17,7 @@ from keyed.cli.shown_rows import namespace_text, print_json, print_rows
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_entries
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.errors import OperatorChanged
 from keyed.formats.json_writer import as_json
 from keyed.recovery.local_checkpoint import Checkpoint, committed

@@ -4,8 +4,6 @@
   and in Python. `map_keys`: keys of map states.
 - `values`: values of declared types. `tagged`: values without one. `shapes`: the checks of a type's values.
   `fingerprints`: types as JSON. `refusals`: remedies for refused values. `snapshots`: immutable copies of values.
-  `unchanged_check`: a check for values that decode unchanged.
-- `state_schema`: the states of an operator, and whether a changed program fits them. `migration`: new fields for stored
-  values. `stand_ins`: reading values without their class.
+- `state_schema`: the states of an operator, and whether a changed program fits them.
 - `frames`: kind, version, length and checksum around every persisted record. `arrow_streams`: tables as bytes.
 """

@@ -17,8 +17,7 @@ from msgspec import inspect
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.refusals import type_name
-from keyed.codec.shapes.classes import ClassNode, class_of, is_frozen, values_getter
-from keyed.codec.shapes.shape_builder import shape_of
+from keyed.codec.shapes import ClassNode, class_of, is_frozen, shape_of, values_getter
 from keyed.errors import CorruptionError, EncodingError
 
 _PLAIN = (

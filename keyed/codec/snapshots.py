@@ -21,8 +21,7 @@ from uuid import UUID
 from keyed.codec.fingerprints import inspect_type
 from keyed.codec.keys import normalised
 from keyed.codec.refusals import type_name
-from keyed.codec.shapes.classes import is_frozen
-from keyed.codec.shapes.shape_builder import shape_of
+from keyed.codec.shapes import is_frozen, shape_of
 from keyed.errors import EncodingError
 from keyed.rows import Row, fields_of
 

@@ -5,8 +5,8 @@ written batch. The offset's metadata is the id of the query, a space, and the di
 that comes again with the same records is skipped; with others it is written again, so that no row is lost.
 
 The local runtime commits the records of a batch with its state, and sends them afterwards, again after a crash if they
-were not sent (`keyed.recovery.outbox`). So they are the same records. On Spark a batch that runs again has the input
-that Spark has logged.
+were not sent (`keyed.recovery.local_checkpoint`). So they are the same records. On Spark a batch that runs again has
+the input that Spark has logged.
 
 Kafka forgets a committed offset a week after its last commit (``offsets.retention.minutes`` of the broker). Only a
 batch that an earlier run may have written needs it: if it is forgotten then, the sink refuses to continue. A position

@@ -6,8 +6,8 @@ gives each batch to `SinkWriter.pack`. There are two ways to hold each row exact
 - A writer that can replace a batch returns ``None``, and `SinkWriter.write` gets the batch before its state is
   committed. After a crash the batch comes again under the same id.
 - Any other writer returns records. The local runtime commits them with the state of the batch
-  (`keyed.recovery.outbox`), and `SinkWriter.write` gets them afterwards, again after a crash if it may not have written
-  them. So they are the same records. On Spark a batch that runs again has the input that Spark has logged.
+  (`keyed.recovery.local_checkpoint`), and `SinkWriter.write` gets them afterwards, again after a crash if it may not
+  have written them. So they are the same records. On Spark a batch that runs again has the input that Spark has logged.
 
 What a query writes has the query's id and the batch's. The id of a query is kept with its checkpoint; without a
 checkpoint each run is a query. A query that is restored from the changelogs of another one has a new id, and knows that

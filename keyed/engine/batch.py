@@ -1,16 +1,20 @@
-"""Inputs and results of a key group in a micro-batch."""
+"""Inputs and results of a key group in a micro-batch; the rows of several inputs as one sequence of chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from keyed.arrow.read import column_values, table_rows
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.initial_rows import InitialEntry
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
+from keyed.job.functions import TIMESTAMP_COLUMN, combines
+from keyed.job.operators import OperatorSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +178,7 @@ class BatchResult:
         main: The main output.
         side: Side outputs by tag name.
         watermark: The group's watermark after the batch.
-        metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
+        metrics: Cumulative counters of the group by name, see `keyed.engine.group_log.COUNTERS`.
         commit: Number of the group's last commit.
         changed: True if the batch, or one that waits for its export to the changelog, changed entries of the group.
         due: Processing time at which the group has work without rows, ``None`` if it has none.
@@ -197,3 +201,136 @@ class BatchResult:
     export_at: int = 0
     waiting: int = 0
     held_by: int | None = None
+
+
+#: Chunks of one input, and its side; ``None`` if the function has one side.
+Part = tuple[Iterable[Chunk], int | None]
+
+
+def merged_chunks(parts: Sequence[Part], *, by_time: bool, right_first: bool = False) -> Iterator[Chunk]:
+    """Yield the rows of several inputs by time; rows of equal times in the order of the inputs.
+
+    Args:
+        parts: The inputs, each in the order in which it would run alone.
+        by_time: True if rows run by time; all of them need a time then. Otherwise one input runs after the other.
+        right_first: The inputs of the second side are before those of the first one.
+    """
+    if right_first:
+        parts = sorted(parts, key=lambda part: -(part[1] or 0))
+    if not by_time:
+        for chunks, side in parts:
+            yield from (_of_side(chunk, side) for chunk in chunks)
+        return
+    heads = [head for head in (_Head(iter(chunks), side) for chunks, side in parts) if head.fill()]
+    while len(heads) > 1:
+        # No later row of any input is before the end of the chunk that ends first.
+        first = min(heads, key=lambda head: head.last)
+        until, is_after = first.last, False
+        pieces = []
+        for head in heads:
+            pieces.append(head.take(until, inclusive=not is_after))
+            is_after = is_after or head is first
+        yield merged_by_time(pieces)
+        heads = [head for head in heads if head.fill()]
+    for head in heads:
+        yield head.take(None)
+        yield from (_of_side(chunk, head.side) for chunk in head.chunks)
+
+
+def _of_side(chunk: Chunk, side: int | None) -> Chunk:
+    keys, times, values, _ = chunk
+    return keys, times, values, None if side is None else [side] * len(keys)
+
+
+class _Head:
+    """The current chunk of an input, and the index of its first unread row."""
+
+    def __init__(self, chunks: Iterator[Chunk], side: int | None) -> None:
+        self.chunks, self.side = chunks, side
+        self._keys: Sequence[Any] = ()
+        self._times: Sequence[Any] = ()
+        self._order: Sequence[int] = ()
+        self._values: Sequence[Any] = ()
+        self._start = 0
+
+    def fill(self) -> bool:
+        """Read the next chunk if the current one is used up. Returns true if there are rows."""
+        while self._start == len(self._keys):
+            chunk = next(self.chunks, None)
+            if chunk is None:
+                return False
+            keys, times, values, _ = chunk
+            assert times is not None
+            self._keys, self._times, self._values, self._start = keys, times, list(values), 0
+            self._order = order_of(times)
+        return True
+
+    @property
+    def last(self) -> int:
+        """Return the time of the chunk's last row."""
+        return self._order[-1]
+
+    def take(self, until: int | None, *, inclusive: bool = True) -> Chunk:
+        """Remove and return the rows up to a time, or before it; all rows without a time."""
+        start, end = self._start, len(self._keys)
+        if until is not None:
+            end = (bisect_right if inclusive else bisect_left)(self._order, until, start)
+        self._start = end
+        keys, times, values = self._keys[start:end], self._times[start:end], self._values[start:end]
+        return keys, times, values, None if self.side is None else [self.side] * (end - start)
+
+
+def order_of(times: Sequence[Any]) -> Sequence[int]:
+    """Return the sort keys of times: rows of processing-time timers, which have none, come first."""
+    return [MIN_TIMESTAMP if time is None else time for time in times] if None in times else times
+
+
+def merged_by_time(chunks: Sequence[Chunk]) -> Chunk:
+    """Return chunks as one, sorted by time; rows of equal times in the order of the chunks."""
+    import numpy as np
+
+    keys = [key for chunk in chunks for key in chunk[0]]
+    times: list[Any] = [time for chunk in chunks for time in chunk[1] or ()]
+    values = [value for chunk in chunks for value in chunk[2]]
+    sides = None if chunks[0][3] is None else [side for chunk in chunks for side in chunk[3] or ()]
+    if len(keys) < 2:
+        return keys, times, values, sides
+    order = np.argsort(np.array(order_of(times)), kind="stable").tolist()
+    pick: Callable[[Any], tuple[Any, ...]] = itemgetter(*order)
+    return pick(keys), pick(times), pick(values), None if sides is None else pick(sides)
+
+
+def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
+    """Return a batch whose rows have a timestamp, and are combined if the function combines.
+
+    Args:
+        batch: Rows without timestamps that were not combined yet.
+        spec: The operator.
+        processing_time: The timestamp.
+    """
+
+    def table() -> pa.Table | None:
+        rows = batch.table()
+        if rows is None:
+            return None
+        import pyarrow as pa
+
+        rows = rows.append_column(TIMESTAMP_COLUMN, pa.repeat(processing_time, rows.num_rows))
+        function: Any = spec.function
+        if not combines(function) or not rows.num_rows:
+            return rows
+        from keyed.table_state.batches import combined
+
+        combined_table = combined(function, rows, spec.keys, spec.name)
+        timed.rows_combined += rows.num_rows - combined_table.num_rows
+        return combined_table
+
+    timed = attrs.evolve(
+        batch,
+        chunks=lambda: (
+            (keys, [processing_time] * len(keys), values, sides) for keys, _, values, sides in batch.chunks()
+        ),
+        table=table,
+        highest={(0, ""): processing_time},
+    )
+    return timed

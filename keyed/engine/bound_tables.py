@@ -12,9 +12,9 @@ from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import kind_of
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.job.functions import TIMESTAMP_COLUMN
 from keyed.job.table_declaration import MergeHow, Predicate, TableState
 from keyed.job.ttl import StateVisibility, TimeDomain
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,7 @@ class BoundTableState(TableState):
         return overlay
 
     def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
-        from keyed.table_state.merging import check_how
+        from keyed.table_state.overlay import check_how
 
         check_how(self.layout, how)
         self._merge(delta, dict(how))

@@ -31,7 +31,7 @@ _NO_KEY = _NoKey()
 
 
 class EngineBroadcastContext:
-    """`keyed.job.broadcast.BroadcastContext` in a key group, for the broadcast elements of one batch.
+    """`keyed.job.context.BroadcastContext` in a key group, for the broadcast elements of one batch.
 
     Attributes:
         dropped: Number of elements that the function counted as dropped.

@@ -24,14 +24,13 @@ from keyed.base.shown import shown
 from keyed.codec.snapshots import UNCHANGING
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
+from keyed.engine.emitted_values import check_return_value
 from keyed.engine.engine_context import EngineContext, EngineTimerService
-from keyed.engine.return_values import check_return_value
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, UserFunctionError
-from keyed.job.context import Context, TimerService
+from keyed.job.context import Context, OutputTag, TimerService
 from keyed.job.functions import KeyedProcessFunction, element_methods
 from keyed.job.operators import OperatorSpec
-from keyed.job.outputs import OutputTag
 from keyed.job.state import MapState, State, ValueState
 from keyed.job.ttl import TimeDomain
 from keyed.rows import fields_of

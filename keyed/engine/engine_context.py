@@ -11,15 +11,12 @@ from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, time_text
 from keyed.base.shown import shown
 from keyed.codec.snapshots import snapshot
 from keyed.engine.batch import Emitted
-from keyed.engine.output_copies import OutputCopies
-from keyed.engine.return_values import check_return_value
+from keyed.engine.emitted_values import OutputCopies, check_return_value
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
-from keyed.job.broadcast import BroadcastState
-from keyed.job.context import Timer
+from keyed.job.context import BroadcastState, OutputTag, Timer
 from keyed.job.functions import KeyedProcessFunction, RowFunction, no_on_timer
-from keyed.job.outputs import OutputTag
 from keyed.job.state import ROW_CALLS, MapState, used_outside
 from keyed.job.ttl import TimeDomain
 

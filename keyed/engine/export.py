@@ -32,11 +32,8 @@ from keyed.content.blocks import Block, LogBlock
 from keyed.content.contents import content_blocks
 from keyed.content.delta import exported
 from keyed.content.local_store import ReadStore
-from keyed.engine.counters import COUNTERS
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import MOST_COMMITS, GroupMeta, WaitingCommit
+from keyed.engine.group_log import COUNTERS, MOST_COMMITS, GroupLog, GroupMeta, WaitingCommit, decode_row
 from keyed.engine.replica import checked_hash
-from keyed.engine.segment import decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
 
 

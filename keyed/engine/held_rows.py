@@ -23,10 +23,9 @@ from keyed.base.shown import shown
 from keyed.codec.keys import decode_key_at
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.content.addresses import TTL_EVENT, encode_time, list_sub, split_value, state_id_of, state_prefix
-from keyed.engine.batch import Chunk
+from keyed.engine.batch import Chunk, merged_by_time, order_of
 from keyed.engine.bound import BoundState
 from keyed.engine.changes import Changes
-from keyed.engine.merged_chunks import merged_by_time, order_of
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError
 from keyed.job.state import ListState, inner_state

@@ -1,27 +1,30 @@
-"""Initial state: external entries that a key group writes before its first row, through its states.
+"""Entries from tables: those that a key group writes before its first row, and versions of global tables.
 
-They are written as a function would write them, so they are checked against the declared types, get their times to
-live, and are part of the group's first commit and so of its changelog.
+Initial entries are written as a function would write them, so they are checked against the declared types, get their
+times to live, and are part of the group's first commit and so of its changelog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import typing
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from keyed.arrow.read import column_values
 from keyed.base.durations import instant_ms
 from keyed.base.shown import shown
+from keyed.codec.arrow_streams import read_stream
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT
+from keyed.engine.bound import MISSING
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.bound_tables import BoundTableState
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
-from keyed.engine.declared_values import as_declared
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
@@ -223,3 +226,60 @@ def _milliseconds(time: Any) -> int:
     if type(time) is not int:
         raise RowError(f"{shown(time)} is not a time; give a timestamp, or int milliseconds since the epoch")
     return time
+
+
+def as_declared(value: Any, type_: Any) -> Any:
+    """Return a value in its declared type: an object of a class for Arrow's form of it.
+
+    Raises:
+        msgspec.ValidationError: It does not fit.
+    """
+    if type_ is None or type_ is Any or type_ is object:
+        return value
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError:
+        parts = list(value.values()) if isinstance(value, dict) else []
+        if len(parts) == 1:
+            # Spark's state tables have a struct with one field for a value.
+            return msgspec.convert(parts[0], type_)
+        if parts and (typing.get_origin(type_) is tuple or (isinstance(type_, type) and issubclass(type_, tuple))):
+            # Arrow has no tuples: state tables have structs instead.
+            return msgspec.convert(parts, type_)
+        raise
+
+
+def replace_table(
+    keys: Mapping[str, tuple[str, ...]], states: Mapping[str, BoundBroadcastState], version: Any, _: object
+) -> None:
+    """Replace the content of a broadcast state by the rows of a version of a global table.
+
+    Unchanged rows are not written again.
+
+    Args:
+        keys: The key columns of each table (`keyed.job.global_tables`), by name.
+        states: The broadcast states.
+        version: The version.
+
+    Raises:
+        RowError: A row does not fit the types of the state.
+    """
+    name = version.name
+    state, key = states[name], keys[name]
+    declared = state.declaration
+    table = read_stream(version.rows, f"global table {name!r}")
+    columns = table.column_names
+    rows = {}
+    for values in zip(*map(column_values, table.columns), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        parts = tuple(row[column] for column in key)
+        try:
+            entry = as_declared(parts[0] if len(parts) == 1 else parts, declared.key_type)
+            rows[entry] = as_declared(row, declared.value_type)
+        except msgspec.ValidationError as error:
+            raise RowError(f"global table {name!r}, row {shown(row)}: {error}") from error
+    for entry in [entry for entry in state.keys() if entry not in rows]:  # noqa: SIM118 - it is no dictionary
+        state.remove(entry)
+    for entry, value in rows.items():
+        if state.get(entry, MISSING) != value:
+            state.put(entry, value)

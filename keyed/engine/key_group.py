@@ -19,20 +19,16 @@ from keyed.content.contents import stored_key
 from keyed.content.delta import Delta, exported
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
-from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
+from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables, stamped
 from keyed.engine.changes import Changes
 from keyed.engine.channels import advance, counts_channels
-from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export, stage
-from keyed.engine.group_log import GroupLog
-from keyed.engine.ingestion import stamped
+from keyed.engine.group_log import GroupLog, GroupMeta, clean, encode_meta, encode_rows
 from keyed.engine.loader import Loader
-from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, checked_hash, position_of
 from keyed.engine.scope import Scope
-from keyed.engine.segment import encode_rows
 from keyed.engine.vectorized_work import VectorizedWork
 from keyed.engine.work import RowWork, Work
 from keyed.errors import (
@@ -44,9 +40,9 @@ from keyed.errors import (
     ParallelismChanged,
     UserFunctionError,
 )
+from keyed.job.functions import VectorizedFunction
 from keyed.job.operators import OperatorSpec
 from keyed.job.state import State
-from keyed.job.vectorized_functions import VectorizedFunction
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

@@ -9,11 +9,9 @@ from keyed.content.contents import contents
 from keyed.content.delta import Applying, Delta
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import LocalStore
-from keyed.engine.group_log import GroupLog
+from keyed.engine.group_log import GroupLog, GroupMeta, encode_meta, encode_rows
 from keyed.engine.held_rows import HELD_ROWS
-from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.replica import position_of
-from keyed.engine.segment import encode_rows
 
 
 class Loader:

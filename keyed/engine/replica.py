@@ -13,9 +13,7 @@ from keyed.content.contents import contents_hash
 from keyed.content.delta import Delta, apply_blocks, deltas, exported
 from keyed.content.entry_hash import hash_text
 from keyed.content.local_store import LocalStore, ReadStore, SharedStore, shared_store
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
-from keyed.engine.segment import LogRow, decode_row
+from keyed.engine.group_log import GroupLog, GroupMeta, LogRow, decode_row
 from keyed.errors import CorruptionError, LocalStoreError
 
 

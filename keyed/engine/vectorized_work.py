@@ -19,10 +19,10 @@ from keyed.engine.registry import Registry
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.work import WorkResult
 from keyed.errors import OutputDefinitionError
+from keyed.job.context import OutputTag
+from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
 from keyed.job.operators import OperatorSpec
-from keyed.job.outputs import OutputTag
 from keyed.job.state import BATCH_CALLS, used_outside
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,12 +16,11 @@ from keyed.engine.batch import Batch, Emitted, EmittedTables
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver
+from keyed.engine.emitted_values import OutputCopies
 from keyed.engine.engine_context import EngineContext, EngineTimerService
-from keyed.engine.initial import write_initial
-from keyed.engine.output_copies import OutputCopies
+from keyed.engine.initial import replace_table, write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
-from keyed.engine.table_versions import replace_table
 from keyed.engine.timers import TimerQueue
 from keyed.job.functions import RowFunction
 from keyed.job.operators import OperatorSpec
@@ -34,7 +33,7 @@ class WorkResult:
     Attributes:
         main: The main output.
         side: Side outputs by tag name.
-        counters: Increments of the counters (`keyed.engine.counters`).
+        counters: Increments of the counters (`keyed.engine.group_log.COUNTERS`).
         due: Processing time of the next work without rows, ``None`` if there is none.
     """
 

@@ -24,8 +24,7 @@ from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
 from keyed.expressions.duckdb_settings import SETTINGS
 from keyed.expressions.macros import LIMITED, MACROS
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, calls, quoted, sql
+from keyed.expressions.tokens import SqlToken, Text, calls, quoted, sql
 from keyed.formats.sql_types import BIGINT, BOOLEAN, SqlType, of_duckdb
 from keyed.formats.typed_columns import as_times, column, pc
 

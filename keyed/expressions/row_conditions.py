@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed.expressions.engine import Columns, SqlStep, bind
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import sql, tokens
+from keyed.expressions.tokens import Text, sql, tokens
 from keyed.formats.sql_types import BOOLEAN, of_arrow
 
 

@@ -1,13 +1,60 @@
-"""The words of a script: an expression is a range of them, whose text goes to DuckDB."""
+"""The words of a script: an expression is a range of them, whose text goes to DuckDB.
+
+Errors name line and column, with the line of the text. Values for ``?`` and ``$name`` are bound by DuckDB, and never
+pasted.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from keyed.expressions.sql_text import Text
+from keyed.base.shown import nearest, shown
+from keyed.errors import DefinitionError, SqlError
+
+
+class Text:
+    """The text of a script, which raises errors at places in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and column of an offset, both from 1."""
+        before = self.text[:at]
+        return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
+
+    def check(self, *rules: tuple[Any, str, int]) -> None:
+        """Raise the error of the first rule that is broken: whether it is, the message and the offset.
+
+        Raises:
+            SqlError: One is.
+        """
+        for is_broken, message, at in rules:
+            if is_broken:
+                self.fail(message, at)
+
+    def fail(self, message: str, at: int) -> NoReturn:
+        """Raise an error at an offset.
+
+        Raises:
+            SqlError: Always.
+        """
+        line, column = self.place(at)
+        shown = self.text.split("\n")[line - 1] if self.text else ""
+        first = max(0, column - 61)
+        caret = " " * (column - 1 - first) + "^"
+        raise SqlError(
+            f"line {line}, column {column}: {message}\n  {shown[first : first + 120]}\n  {caret}",
+            line=line,
+            column=column,
+        )
+
 
 _PATTERN = re.compile(
     r"""
@@ -179,3 +226,67 @@ def calls(part: Sequence[SqlToken]) -> Iterator[tuple[int, int]]:
         is_member = place and part[place - 1].upper in (".", "->")
         if part[place].is_identifier and part[place + 1].upper == "(" and not is_member:
             yield place, closing(part, place + 1)
+
+
+#: Values of ``?`` in their order, or of ``$name`` by name.
+Given: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+
+@attrs.frozen
+class BoundParameter(SqlToken):
+    """A parameter with its value; equal ones have equal values."""
+
+    value: Any = None
+
+
+def bound(text: Text, words: Sequence[SqlToken], parameters: Given | None) -> tuple[list[SqlToken], dict[str, Any]]:
+    """Return the words of a text with the values of its parameters, and these by the names that DuckDB has of them.
+
+    Args:
+        text: The text.
+        words: Its words.
+        parameters: The values.
+
+    Raises:
+        DefinitionError: They are neither a list nor a dictionary, a value has no SQL type, or is of no parameter.
+        SqlError: A parameter has no value.
+    """
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
+        raise DefinitionError(f"parameters={shown(parameters)} must be a list for ?, or a dictionary for $name")
+    is_named = isinstance(parameters, Mapping)
+    named: dict[Any, Any] = dict(parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters or ()))
+    values = {f"p_{name}": _checked(name, value) for name, value in named.items()}
+    bound_words: list[SqlToken] = []
+    used: set[Any] = set()
+    marks = 0
+    quantified = -1
+    for place, token in enumerate(words):
+        if token.upper == "PATTERN" and words[place + 1].upper == "(":
+            quantified = words[closing(words, place + 1)].at
+        if token.kind != "parameter" or (token.text == "?" and token.at < quantified):
+            # In PATTERN (A? B) it is a quantifier.
+            bound_words.append(token if token.kind != "parameter" else attrs.evolve(token, kind="sign"))
+            continue
+        name: Any = token.text[1:] if token.text != "?" else marks
+        marks += token.text == "?"
+        if name not in named:
+            known = nearest(str(name), map(str, named)) if is_named else ""
+            text.fail(f"parameters= has no value for {token.text}{known}", token.at)
+        used.add(name)
+        bound_words.append(BoundParameter("parameter", f"$p_{name}", token.at, token.end, values[f"p_{name}"]))
+    unused = [name for name in named if name not in used]
+    if unused:
+        what = f"${unused[0]}" if is_named else f"the ? number {int(unused[0]) + 1}"
+        raise DefinitionError(f"parameters= has a value for {what}, which the text does not have")
+    return bound_words, values
+
+
+def _checked(name: Any, value: Any) -> Any:
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).replace(tzinfo=None)
+    fits = isinstance(value, bool | float | str | bytes | dt.date | None)
+    fits |= isinstance(value, int) and -(2**63) <= value < 2**63
+    fits |= isinstance(value, Decimal) and value.is_finite() and len(value.as_tuple().digits) <= 38
+    if fits:
+        return value
+    raise DefinitionError(f"parameters: the value {shown(value)} of {name!r} has no SQL type")

@@ -2,7 +2,7 @@
 
 The rows that a key group emits then belong to the same key group of the next operator: results, state and changelogs
 are the same as with a shuffle between them. Flink's ``reinterpretAsKeyedStream`` and its forwarded fields are the
-model; every row is checked (`keyed.engine.forwarded`).
+model; every row is checked (`keyed.engine.key_checks`).
 
 Operators that run together are a *line*. On Spark a line is one operator with the state of all, so the lines are fixed
 by the first batch of a checkpoint.

@@ -20,7 +20,7 @@ from keyed.base.extras import arrow_table, is_instance
 from keyed.base.shown import Shown, named
 from keyed.base.sources import PAUSE
 from keyed.errors import DefinitionError, KeyedError, SourceError
-from keyed.job.broadcast import check_descriptors
+from keyed.job.context import check_descriptors
 from keyed.job.state import MapState
 
 if TYPE_CHECKING:

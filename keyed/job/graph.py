@@ -17,10 +17,10 @@ from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.destinations.sink import Sink, check_distinct
 from keyed.errors import DefinitionError
+from keyed.job.context import OutputTag
 from keyed.job.functions import Function, Relay, RowRelay
 from keyed.job.global_tables import GlobalTable
 from keyed.job.operators import OperatorSpec, Order, Store
-from keyed.job.outputs import OutputTag
 from keyed.job.restoring import RestorePoint
 from keyed.job.state import MapState
 from keyed.job.transforms import Transform, columns_after, schema_after, shown_steps

@@ -9,8 +9,7 @@ from typing import Any
 
 from keyed.base.schemas import Schema, schema_of
 from keyed.errors import OutputDefinitionError
-from keyed.job.functions import Function, KeyedProcessFunction, input_methods
-from keyed.job.vectorized_functions import VectorizedFunction
+from keyed.job.functions import Function, KeyedProcessFunction, VectorizedFunction, input_methods
 
 _ITERABLES = (Collection, Generator, Iterable, Iterator, Sequence, list, set)
 #: A method whose annotation is that it yields nothing, and one without such an annotation.

@@ -46,7 +46,7 @@ class Progress(Shown):
         rows: Number of rows that it read from the sources.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
-        metrics: Cumulative counters by operator and name (`keyed.engine.counters`).
+        metrics: Cumulative counters by operator and name (`keyed.engine.group_log`).
         duration_ms: Its duration up to its commit, milliseconds.
     """
 

@@ -28,7 +28,7 @@ from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.destinations.choose import SinkLike, sink_of
 from keyed.destinations.function import CollectSink, nowhere
 from keyed.errors import DefinitionError, StateDefinitionError
-from keyed.job.broadcast import check_descriptors
+from keyed.job.context import OutputTag, check_descriptors
 from keyed.job.explanation import explained
 from keyed.job.functions import (
     Function,
@@ -37,6 +37,7 @@ from keyed.job.functions import (
     Relay,
     RowFunction,
     RowRelay,
+    VectorizedFunction,
     check_function,
     declared_states,
     takes_two,
@@ -61,12 +62,10 @@ from keyed.job.graph import (
 from keyed.job.inference import inferred_output
 from keyed.job.operators import Order, Store, check_order, check_parallelism, check_store
 from keyed.job.options import Options, RunOptions, StartOptions
-from keyed.job.outputs import OutputTag
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Query, RunResult
 from keyed.job.state import _NAME, MapState
 from keyed.job.transforms import Kind, keeps_tables, transform_of
-from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
 
 if TYPE_CHECKING:

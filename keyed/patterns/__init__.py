@@ -21,17 +21,17 @@ print(matches.select(lambda match: match["large"][0].amount).run().values)
 
 The modules:
 
-- ``pattern``: the definition, `Pattern`; ``steps``: its data and rules; ``after_match``: strategies after a match.
+- ``pattern``: the definition, `Pattern`, and ``stream.key_by(...).match(pattern)``; ``steps``: its data and rules, with
+  the strategies after a match.
 - ``pattern_conditions``: conditions of steps, and `Match`. ``column_conditions`` computes those over columns.
 - ``automaton``: compiles a pattern, and determines what a row does to a partial match.
-- ``shared_buffer``: the rows of partial matches in state. ``pattern_operator``: the function that runs.
-- ``pattern_stream``: ``stream.key_by(...).match(pattern)``; ``pattern_functions``: the functions that get matches.
+- ``pattern_operator``: the function that runs, the rows of partial matches in state, the functions that get matches.
 """
 
-from keyed.patterns.after_match import AfterMatchSkipStrategy
 from keyed.patterns.pattern import Pattern
 from keyed.patterns.pattern_conditions import Match, OverColumns
-from keyed.patterns.pattern_functions import PatternProcessFunction
+from keyed.patterns.pattern_operator import PatternProcessFunction
+from keyed.patterns.steps import AfterMatchSkipStrategy
 
 __all__ = [
     "AfterMatchSkipStrategy",

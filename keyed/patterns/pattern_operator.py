@@ -1,4 +1,10 @@
-"""The pattern operator: a plain `KeyedProcessFunction` that moves the partial matches of a key with each row."""
+"""The pattern operator: a plain `KeyedProcessFunction` that moves the partial matches of a key with each row.
+
+The rows of partial matches share what they have in common (Flink's ``SharedBuffer``). Each row is kept once, under a
+number that ascends. A *node* is a row that a step has taken: the step, the row, the node before it, and how many
+partial matches and later nodes point to it. Nodes form a tree, so a node determines all rows of a match. A row that
+several nodes hold has the number of them in ``uses``.
+"""
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
 
@@ -14,13 +20,131 @@ import attrs
 from keyed import Context, KeyedProcessFunction, ListState, MapState, OnTimerContext, OpenContext, OutputTag, ValueState
 from keyed.errors import EncodingError, KeyedError, RowError, StateSchemaChanged, UserFunctionError
 from keyed.extending import inner_state, table_rows
-from keyed.patterns.after_match import WaitingMatches
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.column_conditions import EvaluatedSteps
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
-from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
-from keyed.patterns.shared_buffer import Node, SharedBuffer
-from keyed.patterns.steps import StepSequence
+from keyed.patterns.steps import StepSequence, WaitingMatches
+
+Node = tuple[str, int, int | None, int]
+
+
+class SharedBuffer:
+    """The buffer of a key.
+
+    Args:
+        rows: The rows by number.
+        nodes: The nodes by number.
+        uses: The number of nodes of each row that has more than one.
+    """
+
+    def __init__(self, rows: MapState[int, Any], nodes: MapState[int, Node], uses: MapState[int, int]) -> None:
+        self._rows = rows
+        self._nodes = nodes
+        self._uses = uses
+
+    def keep(self, number: int, row: Any, uses: int) -> None:
+        """Keep a row for a number of nodes."""
+        self._rows.put(number, row)
+        if uses > 1:
+            self._uses.put(number, uses)
+
+    def add(self, node: int, step: str, row: int, before: int | None, references: int) -> None:
+        """Add a node; the caller counts it as a reference to the node before it."""
+        self._nodes.put(node, (step, row, before, references))
+
+    def refer(self, node: int, more: int) -> None:
+        """Add references to a node, or remove them: without any it is removed."""
+        following: int | None = node
+        while following is not None and more:
+            step, row, before, references = self._nodes[following]
+            if references + more > 0:
+                self._nodes.put(following, (step, row, before, references + more))
+                return
+            self._nodes.remove(following)
+            uses = self._uses.get(row, 1)
+            if uses == 1:
+                self._rows.remove(row)
+            elif uses == 2:
+                self._uses.remove(row)
+            else:
+                self._uses.put(row, uses - 1)
+            following, more = before, -1
+
+    def path(self, node: int) -> list[tuple[str, int]]:
+        """Return the steps and numbers of the rows of a match."""
+        path: list[tuple[str, int]] = []
+        following: int | None = node
+        while following is not None:
+            step, row, following, _ = self._nodes[following]
+            path.append((step, row))
+        path.reverse()
+        return path
+
+    def rows(self, node: int | None) -> dict[str, list[Any]]:
+        """Return the rows of a match by step."""
+        rows: dict[str, list[Any]] = {}
+        for step, number in () if node is None else self.path(node):
+            rows.setdefault(step, []).append(self._rows[number])
+        return rows
+
+
+@attrs.frozen
+class PatternContext:
+    """Context of a `PatternProcessFunction`."""
+
+    _ctx: Context
+
+    def timestamp(self) -> int:
+        """Return the time of the match's last row, or of its time-out, in milliseconds."""
+        time: int = self._ctx.timestamp()
+        return time
+
+    def get_current_key(self) -> Any:
+        """Return the key."""
+        return self._ctx.get_current_key()
+
+    def current_processing_time(self) -> int:
+        """Return the processing time of this micro-batch."""
+        return self._ctx.timer_service().current_processing_time()
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``."""
+        self._ctx.output(tag, value)
+
+
+class PatternProcessFunction:
+    """Emits the outputs of the matches of a pattern (Flink's ``PatternProcessFunction``)."""
+
+    def open(self, context: OpenContext) -> None:
+        """Prepare, as in a `keyed.KeyedProcessFunction`."""
+
+    def process_match(self, match: Match, ctx: PatternContext) -> Iterable[Any] | None:
+        """Yield any number of outputs of a match."""
+        raise NotImplementedError
+
+    def process_timed_out_match(self, match: Match, ctx: PatternContext) -> Iterable[Any] | None:
+        """Yield outputs of a partial match that timed out (Flink's `TimedOutPartialMatchHandler`)."""
+        return None
+
+    def close(self) -> None:
+        """Release what `open` took."""
+
+
+@attrs.define(eq=False)
+class Selecting(PatternProcessFunction):
+    """Emits the result of a function for each match.
+
+    Args:
+        select: Returns the output of a match; ``None`` emits nothing.
+    """
+
+    select: Callable[[Match], Any]
+
+    def process_match(self, match: Match, ctx: PatternContext) -> Iterable[Any]:
+        """See `PatternProcessFunction`."""
+        selected = self.select(match)
+        return () if selected is None else (selected,)
+
 
 _BUT_THE_LAST = slice(-1)
 _TIMER, _EQUAL_TIMES = "time-out", "equal times"

@@ -25,9 +25,8 @@ from keyed.content.contents import contents
 from keyed.content.delta import Applying, Delta, deltas
 from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_text
 from keyed.content.table_entries import blocks_of, tables_of
-from keyed.engine.counters import COUNTERS
+from keyed.engine.group_log import COUNTERS, GroupMeta
 from keyed.engine.loader import Loader
-from keyed.engine.meta import GroupMeta
 from keyed.engine.migrate import Migration, class_migration
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
 from keyed.job.operators import OperatorSpec

@@ -1,6 +1,11 @@
 """Operations on a checkpoint of the local runtime without a running query: flush, restore into a new one, inspect.
 
 The folder is locked while it is open, so a running query is never disturbed. A copy of a checkpoint in use can be read.
+
+The record ``outbox`` of the checkpoint has the rows of a batch that are committed with its state, and written to sinks
+that cannot replace a batch (Kafka topics, Delta and Iceberg tables) afterwards. It has them until all sinks have the
+batch, so the next run of the job writes them if this one ends before. It is a frame (`keyed.codec.frames`) of kind
+``KOUT``, version 1.
 """
 
 from __future__ import annotations
@@ -8,29 +13,70 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
+
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id
-from keyed.changelog.position_bundles import decode_bundle, put_positions
+from keyed.changelog.records import decode_bundle, put_positions
+from keyed.codec.frames import RecordFormat
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_branch, export
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, KeyedError, OperatorChanged
-from keyed.recovery.outbox import waiting, without
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits, CommitStore, is_in_use
 from keyed.stores.scratch import ScratchFolder
+
+OUTBOX = "outbox"
+"""The record."""
+
+
+@attrs.frozen
+class Outbox:
+    """The rows of the last committed batch for sinks that get them after the commit.
+
+    Attributes:
+        batch: Its id.
+        records: The rows by the id of their writer.
+    """
+
+    batch: int
+    records: dict[str, list[tuple[bytes | None, bytes]]]
+
+
+_OUTBOX: RecordFormat[Outbox] = RecordFormat(b"KOUT", 1, Outbox)
+encode_outbox = _OUTBOX.encode
+
+
+def waiting(commits: BufferedCommits, where: str) -> Outbox | None:
+    """Return the rows that some sink may lack; ``None`` if all sinks have them.
+
+    Args:
+        commits: The committed state.
+        where: The checkpoint, for a message.
+
+    Raises:
+        CorruptionError: The record is damaged.
+    """
+    record = commits.read(OUTBOX)
+    return None if record is None else _OUTBOX.decode(record, f"{where}, record {OUTBOX!r}")
+
+
+def without(outbox: Outbox, ids: Collection[str]) -> list[str]:
+    """Return the ids of the sinks for which rows wait, and that are not among these."""
+    return [name for name, records in outbox.records.items() if records and name not in ids]
+
 
 _log = logging.getLogger(__name__)
 #: Copies of a checkpoint in use that are tried.
 _ATTEMPTS = 10
 WAITING_POSITIONS = "positions"
-"""The record of the positions that are exported with later ones, a bundle (`keyed.changelog.position_bundles`)."""
+"""The record of the positions that are exported with later ones, a bundle (`keyed.changelog.records`)."""
 
 
 class Checkpoint:

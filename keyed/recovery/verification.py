@@ -13,13 +13,12 @@ import attrs
 
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
 from keyed.changelog.model import Changelog, LogHeader, batch_id
-from keyed.changelog.position_bundles import all_positions
+from keyed.changelog.records import all_positions
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import ReadStore
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.errors import CorruptionError, HistoryCompacted
 from keyed.recovery.cut import header_of
 from keyed.recovery.local_checkpoint import committed

@@ -12,9 +12,8 @@ from keyed.base.extras import is_instance
 from keyed.base.shown import type_of
 from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
-from keyed.job.functions import Function, declared_states
+from keyed.job.functions import Function, VectorizedFunction, declared_states
 from keyed.job.graph import is_dataframe
-from keyed.job.vectorized_functions import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

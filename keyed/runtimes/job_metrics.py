@@ -28,7 +28,7 @@ class Metric:
         meaning: What it counts or measures.
         alert: The observation that needs attention; empty if there is none, and of statuses and failures, which have
             one in common.
-        counter: The counter of an operator (`keyed.engine.counters`) that it exports; ``None`` if it belongs to the
+        counter: The counter of an operator (`keyed.engine.group_log`) that it exports; ``None`` if it belongs to the
             query.
         scale: Divisor of the counter.
     """

@@ -19,8 +19,7 @@ from keyed.base.private_files import folder_path
 from keyed.destinations.parquet import remove_staged, replace_file
 from keyed.errors import DefinitionError
 from keyed.job.graph import Stage
-from keyed.job.metrics_exports import OpenTelemetry, Prometheus
-from keyed.job.options import Options
+from keyed.job.options import OpenTelemetry, Options, Prometheus
 from keyed.runtimes.job_metrics import METRICS, JobMetrics, Metric, ReplicationMetrics, Sample, prometheus_families
 from keyed.tables.replication import Replication
 

@@ -27,8 +27,8 @@ from keyed.codec.tagged import encode_tagged
 from keyed.destinations.parquet import LocalFolder, claim_folder
 from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, EncodingError, SinkError
+from keyed.job.functions import TIMESTAMP_COLUMN
 from keyed.job.graph import Stage
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,8 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
-from keyed.engine.group_log import GroupLog
+from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.engine.loader import Loader
-from keyed.engine.meta import GroupMeta
 from keyed.errors import ChangelogError, CheckpointError, DefinitionError
 from keyed.job.functions import KeyedProcessFunction
 from keyed.job.operators import OperatorSpec, check_parallelism

@@ -18,10 +18,10 @@ from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown, type_of
-from keyed.engine.return_values import check_return_value
+from keyed.engine.emitted_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.job.functions import TIMESTAMP_COLUMN
 from keyed.job.transforms import Kept, Transform
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.rows import fields_of
 from keyed.table_state.batches import shaped
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from keyed.job.explanation import waited_inputs
+from keyed.job.functions import combines
 from keyed.job.graph import BoundOutput, Port, Stage
 from keyed.job.results import Progress
-from keyed.job.vectorized_functions import combines
 
 _log = logging.getLogger(__name__)
 

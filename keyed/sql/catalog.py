@@ -6,7 +6,7 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.expressions.engine import Columns
-from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import Text
 from keyed.formats.record_formats import RecordPart
 from keyed.sql.name_scope import BOUNDS, PSEUDO
 from keyed.sql.topic_options import TopicOptions

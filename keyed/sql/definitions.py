@@ -13,8 +13,7 @@ import pyarrow as pa
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, functions
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import sql
+from keyed.expressions.tokens import Text, sql
 from keyed.formats.record_formats import RecordPart
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct

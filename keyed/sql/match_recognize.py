@@ -22,14 +22,12 @@ import numpy as np
 from keyed import Context, ValueState
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, parsed, typed, unparsed
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, calls, folded, name, split, sql, tokens
+from keyed.expressions.tokens import SqlToken, Text, calls, folded, name, split, sql, tokens
 from keyed.extending import inner_state
 from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.patterns import AfterMatchSkipStrategy, Match, Pattern
-from keyed.patterns.pattern_functions import Selecting
-from keyed.patterns.pattern_operator import PatternOperator
-from keyed.patterns.pattern_stream import MOST_PARTIAL_MATCHES
+from keyed.patterns.pattern import MOST_PARTIAL_MATCHES
+from keyed.patterns.pattern_operator import PatternOperator, Selecting
 from keyed.patterns.steps import check_pattern
 from keyed.sql.catalog import SqlSource
 from keyed.sql.name_scope import Column, NameScope

@@ -10,8 +10,7 @@ import attrs
 from keyed.base.shown import nearest
 from keyed.expressions.engine import Cell, Columns, SqlStep, bind, functions, keywords
 from keyed.expressions.macros import OVER_LISTS
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, bare, calls, closing, name, sign, split, sql, word
+from keyed.expressions.tokens import SqlToken, Text, bare, calls, closing, name, sign, split, sql, word
 from keyed.formats.sql_types import BIGINT, INT, SqlType
 from keyed.sql.statements import Parser
 from keyed.vectorized import TIMESTAMP_COLUMN

@@ -11,8 +11,7 @@ import attrs
 from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
 from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords, typed
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, bare, calls, folded, name, quoted, sign, split, sql
+from keyed.expressions.tokens import SqlToken, Text, bare, calls, folded, name, quoted, sign, split, sql
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output

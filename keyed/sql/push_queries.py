@@ -12,9 +12,7 @@ import pyarrow as pa
 
 from keyed.base.shown import nearest
 from keyed.expressions.engine import Columns, SqlStep
-from keyed.expressions.parameters import Given, bound
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import calls, tokens
+from keyed.expressions.tokens import Given, Text, bound, calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column, shown_values
 from keyed.rows import members_of

@@ -19,7 +19,7 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import nearest, shown, shows_options
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, typed
-from keyed.expressions.parameters import Given
+from keyed.expressions.tokens import Given
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, SqlType

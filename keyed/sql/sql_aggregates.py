@@ -13,7 +13,7 @@ from keyed.expressions.tokens import SqlToken, calls, closing, split, sql, word
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
 from keyed.sql.name_scope import NameScope
-from keyed.windows.vectorized.python_accumulators import PythonAggregate
+from keyed.windows.vectorized.accumulators import PythonAggregate
 
 NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
 

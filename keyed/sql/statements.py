@@ -8,9 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 import attrs
 
 from keyed.base.shown import nearest
-from keyed.expressions.parameters import BoundParameter, Given, bound
-from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, closing, folded, split, tokens
+from keyed.expressions.tokens import BoundParameter, Given, SqlToken, Text, bound, closing, folded, split, tokens
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
 
 #: Units of time in milliseconds.

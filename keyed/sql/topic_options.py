@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import shown
-from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import Text
 from keyed.sql.statements import WithOptions, duration_ms
 
 

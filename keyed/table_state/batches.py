@@ -17,8 +17,8 @@ from keyed.base.shown import type_of
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import null_key
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, UserFunctionError
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
-from keyed.table_state.conversion import fitted, normalised_column
+from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction
+from keyed.table_state.layout import fitted, normalised_column
 
 
 def with_times(table: pa.Table, name: str | None) -> pa.Table:

@@ -33,8 +33,7 @@ from keyed.errors import (
     OperatorChanged,
     StateAccessError,
 )
-from keyed.recovery.cut import newest_sequence
-from keyed.recovery.origin import ancestors_of, origin_of
+from keyed.recovery.cut import ancestors_of, newest_sequence, origin_of
 from keyed.stores.database import is_interrupted, is_locked, is_refused
 from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore, is_store
 

@@ -26,9 +26,8 @@ from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.state_schema import shown_tables
 from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAccessError, TableNotFound
-from keyed.job.functions import Function, declared_states
+from keyed.job.functions import Function, VectorizedFunction, declared_states
 from keyed.job.restoring import RestorePoint
-from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import header_of
 from keyed.stores.database import delete_folder
 from keyed.stores.growth import GrowthBound

@@ -9,8 +9,8 @@ from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, key_of
 from keyed.content.delta import table_keys
+from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
-from keyed.engine.meta import GroupMeta
 from keyed.errors import DefinitionError
 from keyed.job.context import Timer
 from keyed.job.functions import Function, declared_states

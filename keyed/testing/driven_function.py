@@ -10,6 +10,7 @@ from keyed.base.closing import Closeable
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.errors import DefinitionError, TimestampError
+from keyed.job.context import OutputTag
 from keyed.job.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -19,7 +20,6 @@ from keyed.job.functions import (
     takes_two,
 )
 from keyed.job.global_tables import GlobalTable
-from keyed.job.outputs import OutputTag
 from keyed.runtimes.local.local_rows import element_of
 from keyed.testing.committed_state import CommittedState
 from keyed.testing.function_options import Key, has_sides, key_by

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
-from keyed.job.broadcast import check_descriptors
+from keyed.job.context import check_descriptors
 from keyed.job.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
 from keyed.job.global_tables import GlobalTable
 from keyed.job.operators import OperatorSpec, Order, Store, check_parallelism

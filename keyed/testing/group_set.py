@@ -9,8 +9,8 @@ import attrs
 from keyed.content.contents import contents
 from keyed.content.local_store import LocalStore
 from keyed.engine.batch import Batch, BatchResult
+from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
-from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function

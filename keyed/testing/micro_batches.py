@@ -11,9 +11,9 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import key_type
 from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId
-from keyed.engine.keytypes import KeyTypes
+from keyed.engine.key_checks import KeyTypes
+from keyed.job.functions import TIMESTAMP_COLUMN, combines
 from keyed.job.operators import OperatorSpec
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Any
 
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import DefinitionError
-from keyed.job.outputs import OutputTag
+from keyed.job.context import OutputTag
 from keyed.testing.timed_records import Record
 
 

@@ -18,7 +18,7 @@ from keyed.base.durations import time_text
 from keyed.base.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.changelog.model import Changelog, batch_id, sequence_of
 from keyed.changelog.objects.object_changelog import changelog_at
-from keyed.changelog.position_bundles import all_positions
+from keyed.changelog.records import all_positions
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.job.functions import Function
 from keyed.job.operators import Order

@@ -13,8 +13,8 @@ from keyed.content.addresses import key_of, split_value
 from keyed.content.contents import content_entries
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
+from keyed.engine.group_log import GroupMeta
 from keyed.engine.held_rows import HELD_ROWS
-from keyed.engine.meta import GroupMeta
 from keyed.job.functions import Function
 from keyed.job.state import State
 from keyed.job.table_declaration import TableState

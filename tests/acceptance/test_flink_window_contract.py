@@ -14,7 +14,7 @@ import pytest
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, ValueState
 from keyed import windows as w
 from keyed.testing import KeyedTestHarness, Record
-from keyed.windows.merge_plan import merge_time_windows
+from keyed.windows.window import merge_time_windows
 from tests.acceptance.support import EVENT, PROCESSING, advance, both_domains
 from tests.support.window_operators import window_rows
 

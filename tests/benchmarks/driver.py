@@ -22,7 +22,7 @@ from time import process_time
 from typing import Any, Self
 
 from keyed.changelog import DirectoryChangelog
-from keyed.engine.counters import COUNTERS
+from keyed.engine.group_log import COUNTERS
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.query.exports import Exports

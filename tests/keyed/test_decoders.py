@@ -38,18 +38,17 @@ from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import map_key_codec
-from keyed.codec.migration import with_fields
-from keyed.codec.stand_ins import value_reader
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.values import value_codec
 from keyed.content.blocks import TableBlock, decode_block, decode_log_block
 from keyed.content.delta import Delta
+from keyed.content.entry_decoder import value_reader
 from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.table_entries import TableEntries
 from keyed.destinations.sink import decode_mark, encode_mark
-from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
-from keyed.engine.segment import decode_row, encode_rows
+from keyed.engine.group_log import GroupMeta, decode_meta, decode_row, encode_meta, encode_rows
+from keyed.engine.migrate import with_fields
 from keyed.errors import CorruptionError
 from keyed.job.table_declaration import TableState
 from keyed.rows import row_class

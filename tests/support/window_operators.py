@@ -6,8 +6,7 @@ from typing import Any
 from keyed import windows as w
 from keyed.windows.definition import define
 from keyed.windows.triggers import NeverTrigger
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
-from keyed.windows.window_operator import WindowOperator
+from keyed.windows.window_operator import WindowBatchOperator, WindowOperator
 
 
 def window_rows(**parts: Any) -> WindowOperator:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.windows import TimeWindow
-from keyed.windows.merge_plan import merge_time_windows, plan_merge
+from keyed.windows.window import merge_time_windows, plan_merge
 
 W = TimeWindow
 

@@ -10,8 +10,17 @@ import pyarrow as pa
 
 from keyed.job.execution_path import plain_type
 from keyed.windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
-from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
-from keyed.windows.frequent import MostFrequent
+from keyed.windows.collecting import (
+    ArgMax,
+    ArgMin,
+    CollectList,
+    CollectSet,
+    CountDistinct,
+    First,
+    Latest,
+    MostFrequent,
+    TopK,
+)
 from keyed.windows.sketches import ApproxCountDistinct
 from keyed.windows.vectorized.accumulators import (
     Accumulator,

@@ -26,7 +26,7 @@ import numpy as np
 
 from keyed import MIN_TIMESTAMP
 from keyed.windows.vectorized.row_groups import ordered
-from keyed.windows.vectorized.slices import clamped
+from keyed.windows.vectorized.window_tables import clamped
 
 _MOST_CODES = 2**62
 

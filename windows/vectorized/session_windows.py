@@ -1,6 +1,6 @@
 """Session windows over whole columns.
 
-State ``columnar_windows``: a row per key and open session (see `keyed.windows.vectorized.batch_operator`). The open
+State ``columnar_windows``: a row per key and open session (see `keyed.windows.window_operator`). The open
 sessions that a batch's rows may touch are read, merged with the rows (`keyed.windows.vectorized.session_merging`) and
 written again; a session whose start has moved is written under the new one.
 """
@@ -19,8 +19,7 @@ from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pick
 from keyed.windows.vectorized.session_merging import NEVER, Clock, Merged, Spans, accepted, merged, spans_of
-from keyed.windows.vectorized.slices import clamped
-from keyed.windows.vectorized.window_tables import ColumnWindows
+from keyed.windows.vectorized.window_tables import ColumnWindows, clamped
 
 _START, _END = "window.start", "window.end"
 

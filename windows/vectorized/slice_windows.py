@@ -1,6 +1,6 @@
 """Tumbling and hopping windows over whole columns.
 
-State ``columnar_windows``: a row per key and open slice with its start (see `keyed.windows.vectorized.batch_operator`)
+State ``columnar_windows``: a row per key and open slice with its start (see `keyed.windows.window_operator`)
 and the accumulators. Rows are reduced to their slices and merged into the state. Windows that have ended merge their
 slices. Slices that no window needs any more are removed as one range.
 """
@@ -19,8 +19,7 @@ from keyed.vectorized import BatchContext
 from keyed.windows.definition import Definition
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, pick, plain_column
-from keyed.windows.vectorized.slices import Slices, clamped
-from keyed.windows.vectorized.window_tables import ColumnWindows
+from keyed.windows.vectorized.window_tables import ColumnWindows, Slices, clamped
 
 _ROWS = "window.rows"
 

@@ -1,10 +1,9 @@
 """The directory log: a changelog as files in a folder, on a local disk or on one that all machines share.
 
-- `directory_changelog`: `DirectoryChangelog`, and the layout of the folder. `stored_changelog`: what it has in common
-  with a changelog in an object store.
+- `directory_changelog`: `DirectoryChangelog`, the layout of the folder, reader and writer of a key group's log.
+  `stored_changelog`: the base of it and of a changelog in an object store.
 - `segment_file`: the file of a commit, and its byte layout. `group_folder`: the folder of a key group, and its files.
-- `directory_writer`, `directory_reader`: for a key group's log. `stored_writer`: the base of that writer and
-  of the one to an object store. `compaction`: many segments folded into one base.
+- `compaction`: many segments folded into one base.
 - `disk`: operations on the disk, and the translation of their errors.
 """
 

@@ -1,4 +1,4 @@
-"""`DirectoryChangelog`: a changelog as files in a folder.
+"""`DirectoryChangelog`: a changelog as files in a folder; the reader and the writer of a key group's log.
 
 Layout of the folder, in which no file is ever replaced::
 
@@ -12,22 +12,164 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
 
 import attrs
 
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.private_files import folder_path
 from keyed.changelog.directory.compaction import BackgroundCompaction
-from keyed.changelog.directory.directory_reader import DirectoryReader
-from keyed.changelog.directory.directory_writer import DirectoryWriter
-from keyed.changelog.directory.disk import file_sizes, make_folder, publish, publish_staged, read_file, remove
-from keyed.changelog.directory.group_folder import GroupFolder
-from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, check_history
-from keyed.changelog.model import LogHeader
-from keyed.errors import ChangelogError
+from keyed.changelog.directory.disk import (
+    file_sizes,
+    is_staged,
+    make_folder,
+    publish,
+    publish_staged,
+    read_file,
+    remove,
+    remove_leftovers,
+    stage,
+    unstage,
+)
+from keyed.changelog.directory.group_folder import AnyGroupFiles, GroupFolder, Listing
+from keyed.changelog.directory.segment_file import Segment
+from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, StoredWriter, check_history
+from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
+from keyed.errors import ChangelogError, HistoryCompacted
+
+_NEWEST = 2**63 - 1
+
+
+class DirectoryReader:
+    """The `keyed.changelog.model.ChangelogReader` of a key group.
+
+    Args:
+        folder: The group's folder.
+    """
+
+    def __init__(self, folder: AnyGroupFiles) -> None:
+        self._folder = folder
+        #: The newest commit at the last read, and its file: while that exists and the next one does not, nothing is
+        #: new.
+        self._last: tuple[Commit, PurePath] | None = None
+
+    def last(self) -> Commit | None:
+        if self._last is not None:
+            commit, path = self._last
+            if self._folder.exists(path) and not self._folder.exists(self._folder.segment(commit.sequence + 1)):
+                return commit
+        listing, last = self._folder.look()
+        self._last = None if last is None else (last, self._folder.path_of(listing, last.sequence))
+        return last
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
+        end = _NEWEST if until is None else until
+        listing = self._listing(after, end)
+        self._check_history(listing, after, end)
+        position = after
+        while True:
+            try:
+                for stored, _, _ in self._folder.commits(listing, position, end):
+                    yield stored.commit, stored.blocks()
+                    position = stored.commit.sequence
+                return
+            except FileNotFoundError as error:
+                # Compaction has removed it. Commits that were not read yet are in the base, where only reading from the
+                # start can begin.
+                again = self._folder.listing()
+                if again == listing:
+                    raise ChangelogError(f"{error.filename} is listed, but cannot be opened") from error
+                listing = again
+                self._check_history(listing, position, end)
+
+    def _listing(self, after: int, until: int) -> Listing:
+        """Return a listing for reading the commits after a sequence, up to another one."""
+        return self._folder.listing()
+
+    def _check_history(self, listing: Listing, after: int, until: int) -> None:
+        base = listing.base
+        if 0 < after < base or until < base:
+            raise HistoryCompacted(
+                f"{self._folder.path}: the history before commit {base} was compacted, and after={after}, "
+                f"until={until} needs it; begin with 0 or at {base}, and give the changelog a longer compaction_lag"
+            )
+
+
+class DirectoryWriter(StoredWriter):
+    """A `StoredWriter` to a folder, which stages commits.
+
+    Args:
+        folder: The group's folder; created if missing.
+        compaction: Compacts the log as it grows; ``None`` for no compaction.
+
+    Raises:
+        CorruptionError: The newest commit is damaged, and not merely torn.
+        ChangelogError: The folder cannot be used.
+    """
+
+    def __init__(self, folder: GroupFolder, compaction: BackgroundCompaction | None) -> None:
+        self._staged: Segment | None = None
+        make_folder(folder.path)
+        super().__init__(folder, compaction)
+        remove_leftovers(folder.path, self._listing.temporary)
+
+    def last(self) -> Commit | None:
+        self._take_published()
+        last, files = self._last, self._files
+        if last is None or files.exists(files.segment(last.sequence + 1)) or not self._is_there(last.sequence):
+            # Another writer has continued, as when the group was moved to another worker and back.
+            self._look()
+        return self._last
+
+    def stage(self, commit: Commit, blocks: Blocks) -> bool:
+        commit = attrs.evolve(commit, log_id=self._files.log_id, group=self._files.group)
+        self._unstage()
+        if self._last is None or why_not_next(commit, self._last) is not None or commit.sequence in self._torn:
+            return False
+        segment = Segment(commit, blocks)
+        stage(self._files.segment(commit.sequence), commit.attempt, segment)
+        self._staged = segment
+        return True
+
+    def close(self) -> None:
+        self._unstage()
+        super().close()
+
+    def _publish(self, path: Any, segment: Segment) -> Segment | None:
+        """Publish the staged segment of the same attempt instead, if it is there."""
+        staged, attempt = self._staged, segment.commit.attempt
+        if staged is not None and staged.commit.attempt == attempt and publish_staged(path, attempt):
+            published: Segment | None = staged
+        else:
+            published = segment if publish(path, segment) else None
+        self._unstage()
+        return published
+
+    def _take_published(self) -> None:
+        """Record the staged commit, if it was published."""
+        segment = self._staged
+        if segment is None:
+            return
+        sequence = segment.commit.sequence
+        path = self._files.segment(sequence)
+        with suppress(FileNotFoundError), self._files.opened(path, sequence) as (published, _):
+            if is_staged(path, segment.commit.attempt):
+                # Its publisher may not have made it durable yet, or may never do so.
+                self._files.sync()
+            self._unstage()
+            if published is not None and published.attempt == segment.commit.attempt:
+                self._advance(segment.commit, path)
+                if self._compaction is not None:
+                    self._compaction.grown(segment.bytes)
+
+    def _unstage(self) -> None:
+        segment, self._staged = self._staged, None
+        if segment is not None:
+            unstage(self._files.segment(segment.commit.sequence), segment.commit.attempt)
+
 
 _FOLDERS = ("groups", "positions", "kept")
 #: File systems create it in their root folder.

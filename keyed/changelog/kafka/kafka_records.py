@@ -1,4 +1,4 @@
-"""The records of a changelog's topic, and their byte layout.
+"""The records of a changelog's topic, their byte layout, and the headers of its partitions.
 
 A changelog with n key groups has a topic of n + 1 partitions: partition g is the log of key group g, and the last one
 holds the positions, so that they can be read without a group's log. The topic is compacted, so a record is kept until a
@@ -34,13 +34,22 @@ checked against the counts of their markers.
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.model import Commit
+from keyed.base.ids import random_id
+from keyed.changelog.model import Commit, LogHeader
+from keyed.changelog.records import decode_header, encode_header
 from keyed.codec.key_hash import encoded_key_hash
-from keyed.errors import CorruptionError
-from keyed.kafka.client import Headers
+from keyed.errors import ChangelogError, CorruptionError
+from keyed.kafka.client import Cluster, Headers, Partition
+from keyed.kafka.transactions import Transactions
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
 
 HEADER, COMMIT, POSITION, KEPT, ENTRY = b"H", b"C", b"P", b"K", b"E"
 #: Number of the newest positions, which compaction never removes.
@@ -138,3 +147,55 @@ def _number(headers: Any, index: int, name: str, where: str) -> int:
             number: int = _NUMBER.unpack(value)[0]
             return number
     raise CorruptionError(f"a record has no header {name!r}: keyed did not write it", where=where)
+
+
+def read_header(partition: Partition, consumer: Consumer | None = None) -> LogHeader | None:
+    """Return the header of a partition, or ``None`` if the partition is empty.
+
+    Args:
+        partition: The partition.
+        consumer: A consumer that is not in use; by default one is created.
+
+    Raises:
+        ChangelogError: The partition does not begin with a header.
+        CorruptionError: It fails its checks.
+    """
+    consumer = consumer or partition.cluster.consumer()
+    low, _ = partition.offsets(consumer)
+    first = next(partition.read(consumer, low), None)
+    if first is None:
+        return None
+    if first[0].key() != HEADER:
+        raise ChangelogError(
+            f"{partition} does not begin with the header of a changelog: it has other content, or its first records "
+            "were deleted. Give another topic"
+        )
+    return decode_header(first[0].value() or b"", f"{partition}, header")
+
+
+def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int) -> LogHeader:
+    """Write the header to each partition of an empty topic, or return the one that another program has written.
+
+    Raises:
+        ChangelogError: The topic is not empty, or cannot be written.
+    """
+    where, transactional_id = f"topic {topic!r}", f"keyed-{topic}-header"
+    with closing(Transactions(cluster, transactional_id, where)) as transactions:
+        # Another program that prepares the same topic waits for this id, or takes it over.
+        *groups, last = (Partition(cluster, topic, number) for number in range(parallelism + 1))
+        existing = read_header(last)
+        if existing is not None:
+            return existing
+        # Uncommitted records of another program are not read.
+        consumer = cluster.consumer()
+        if any(read_header(partition, consumer) is not None for partition in groups):
+            raise ChangelogError(f"{where} is not empty, and not a changelog of keyed; give another topic")
+        header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
+        transactions.begin()
+        for partition in (*groups, last):
+            transactions.send(partition, [(HEADER, encode_header(header))])
+        transactions.deliver()
+        transactions.commit()
+    # A broker confirms a commit before it reaches the partitions and their readers. Taking the id waits for that.
+    Transactions(cluster, transactional_id, where).close()
+    return header

@@ -14,8 +14,7 @@ import attrs
 
 from keyed.base.closing import closing_on_error
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
-from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers
-from keyed.changelog.kafka.topic import read_header
+from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers, read_header
 from keyed.changelog.model import Blocks, Commit, LogHeader, refusal_of
 from keyed.changelog.records import encode_commit
 from keyed.content.blocks import Block

@@ -7,13 +7,16 @@ Names under the prefix, of objects that are never replaced::
     positions/00000000000000000007.position  the runner's positions in its sources after sequence 7
     kept/<name>                              other data of the runner (both in `keyed.changelog.records`)
 
-Each is written by a put that is refused if an object of this name exists. This fences writers.
+Each is written by a put that is refused if an object of this name exists. This fences writers. Objects are written
+atomically, so none is torn: a truncated one is damaged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -23,13 +26,210 @@ from keyed.base.arguments import setting_text
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import type_of
 from keyed.changelog.directory.compaction import BackgroundCompaction
-from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, check_history
-from keyed.changelog.model import LogHeader
+from keyed.changelog.directory.directory_changelog import DirectoryReader
+from keyed.changelog.directory.group_folder import GroupFiles, Listing
+from keyed.changelog.directory.segment_file import SegmentFile
+from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, StoredWriter, check_history
+from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.objects.bucket import Bucket
-from keyed.changelog.objects.object_group import ObjectGroup
-from keyed.changelog.objects.object_reader import ObjectReader
-from keyed.changelog.objects.object_writer import ObjectWriter
-from keyed.errors import ChangelogError, DefinitionError
+from keyed.errors import ChangelogError, CorruptionError, DefinitionError
+
+_CHUNK_BYTES = 4 << 20
+#: Number of cached chunks of an object: of its end, and at the read position.
+_CHUNKS = 2
+#: The last opened object is cached up to this size, because a reader reads its marker and then its content.
+_KEPT_BYTES = 128 << 10
+
+
+class ObjectFile:
+    """An object that is read in chunks, each with one request.
+
+    Args:
+        bucket: The bucket.
+        key: Name of the object.
+        path: Its path, for messages.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        ChangelogError: It cannot be read.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, path: PurePosixPath) -> None:
+        self.path = path
+        self._bucket = bucket
+        self._key = key
+        first, self.size = bucket.get_range(key, 0, _CHUNK_BYTES)
+        self._chunks = {0: first}
+
+    def read(self, offset: int, size: int) -> bytes:
+        parts = []
+        end = min(offset + size, self.size)
+        while offset < end:
+            number, start = divmod(offset, _CHUNK_BYTES)
+            part = self._chunk(number)[start : start + end - offset]
+            if not part:
+                raise ChangelogError(
+                    f"{self.path} cannot be read at byte {offset}: the store returned fewer bytes than announced"
+                )
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def _chunk(self, number: int) -> bytes:
+        chunk = self._chunks.pop(number, None)
+        if chunk is None:
+            try:
+                chunk, _ = self._bucket.get_range(self._key, number * _CHUNK_BYTES, _CHUNK_BYTES)
+            except FileNotFoundError as error:
+                raise ChangelogError(
+                    f"{self.path} was removed while it was read, as compaction does; read again"
+                ) from error
+            while len(self._chunks) >= _CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+        self._chunks[number] = chunk
+        return chunk
+
+
+class ObjectGroup(GroupFiles[PurePosixPath]):
+    """The objects of one key group.
+
+    Args:
+        bucket: The bucket.
+        path: Name of the bucket and prefix of the objects.
+        log_id: Identity of the changelog that they are part of.
+        group: Index of the key group.
+    """
+
+    place = "prefix"
+
+    def __init__(self, bucket: Bucket, path: PurePosixPath, log_id: str, group: int) -> None:
+        super().__init__(path, log_id, group)
+        self._bucket = bucket
+        self._kept: ObjectFile | None = None
+
+    def sizes(self, after: int) -> dict[str, int]:
+        offset = self._key(self.segment(after)) if after else None
+        return self._bucket.sizes(self._key(self.path), offset)
+
+    @contextmanager
+    def open(self, path: PurePosixPath) -> Iterator[ObjectFile]:
+        kept = self._kept
+        if kept is not None and kept.path == path:
+            yield kept
+            return
+        file = ObjectFile(self._bucket, self._key(path), path)
+        self._kept = file if file.size <= _KEPT_BYTES else None
+        yield file
+
+    @contextmanager
+    def opened(self, path: PurePosixPath, sequence: int) -> Iterator[tuple[Commit | None, SegmentFile]]:
+        with super().opened(path, sequence) as (commit, segment):
+            if commit is None:
+                raise CorruptionError("the object is cut short", where=str(path))
+            yield commit, segment
+
+    def exists(self, path: PurePosixPath) -> bool:
+        return self._bucket.size(self._key(path)) is not None
+
+    def publish(self, path: PurePosixPath, chunks: Iterable[bytes]) -> bool:
+        return self._bucket.put(self._key(path), b"".join(chunks))
+
+    def remove(self, names: Iterable[str]) -> None:
+        self._bucket.delete(self._key(self.path / name) for name in names)
+
+    def sync(self) -> None:
+        pass
+
+    @contextmanager
+    def compacting(self, *, wait: bool) -> Iterator[bool]:
+        # Two processes may compact at once: the bases of one sequence are equal, and each removes only objects that a
+        # base replaces.
+        yield True
+
+    def _key(self, path: PurePosixPath) -> str:
+        return str(path.relative_to(self._bucket.name))
+
+
+class ObjectReader(DirectoryReader):
+    """The `keyed.changelog.model.ChangelogReader` of a key group.
+
+    It lists only objects after the newest known commit, or after the start of the read.
+
+    Args:
+        group: The objects of the key group.
+    """
+
+    def __init__(self, group: ObjectGroup) -> None:
+        super().__init__(group)
+        self._group = group
+        self._newest: Commit | None = None
+        #: The listing of `last` that is not read yet, and the sequence after which it was listed.
+        self._listed: tuple[int, Listing] | None = None
+
+    def last(self) -> Commit | None:
+        known = self._newest
+        after = 0 if known is None else known.sequence
+        listing, newest = self._group.look(after, known)
+        self._newest = newest
+        if newest is not known:
+            self._listed = after, listing
+        return newest
+
+    def _listing(self, after: int, until: int) -> Listing:
+        listed, self._listed = self._listed, None
+        if listed is not None and listed[0] <= after and self._newest is not None and until <= self._newest.sequence:
+            return listed[1]
+        if not 0 < after < until:
+            return self._group.listing()
+        listing = self._group.listing(after)
+        # The next commit may be in an object with earlier ones, whose name is before those that were listed.
+        ends = self._newest is not None and self._newest.sequence == after
+        first = next(iter(listing.segments), 0)
+        return listing if first == after + 1 or (ends and not first) else self._group.listing()
+
+
+#: Seconds after a listing for which `last` makes no request, because it is called several times per batch. `append`
+#: finds the commits of another writer.
+_FRESH_SECONDS = 1.0
+
+
+class ObjectWriter(StoredWriter):
+    """A `StoredWriter` to an object store, which looks for the commits of other writers once a second.
+
+    Args:
+        group: The objects of the key group.
+        compaction: Folds the log as it grows; ``None`` for no compaction.
+        clock: Returns monotonic seconds.
+
+    Raises:
+        CorruptionError: The newest commit is damaged.
+        ChangelogError: The store cannot be read.
+    """
+
+    def __init__(
+        self, group: ObjectGroup, compaction: BackgroundCompaction | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._looked: float
+        super().__init__(group, compaction)
+
+    def last(self) -> Commit | None:
+        now = self._clock()
+        if now - self._looked >= _FRESH_SECONDS:
+            # Another writer may have continued, as when the group was moved to another worker and back.
+            if self._last is None or self._files.exists(self._files.segment(self._last.sequence + 1)):
+                self._look()
+            self._looked = now
+        return self._last
+
+    def _advance(self, commit: Commit, path: Any) -> None:
+        super()._advance(commit, path)
+        self._looked = self._clock()
+
+    def _look(self) -> None:
+        super()._look()
+        self._looked = self._clock()
+
 
 _SCHEMES = ("s3://", "gs://", "az://")
 _URL = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,221})/+([A-Za-z0-9_.=+,! ()/-]+)")

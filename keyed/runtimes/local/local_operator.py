@@ -12,27 +12,24 @@ from typing import Any
 
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import close_positions, export_interval
-from keyed.changelog.position_bundles import put_positions
+from keyed.changelog.records import put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
-from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
+from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables, merged_chunks
 from keyed.engine.channels import Upstream
-from keyed.engine.forwarded import check_table, key_of_other_group, refused
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
+from keyed.engine.key_checks import KeyTypes, check_table, key_of_other_group, refused
 from keyed.engine.key_group import KeyGroup, check_group
-from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
-from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.replica import Replica
 from keyed.errors import KeyTypeError
+from keyed.job.functions import VectorizedFunction
 from keyed.job.graph import Port, Stage
 from keyed.job.results import RestoreProgress
-from keyed.job.vectorized_functions import VectorizedFunction
-from keyed.recovery.cut import Restoration
+from keyed.recovery.cut import Restoration, keep_origin
 from keyed.recovery.loading import load
 from keyed.recovery.local_checkpoint import check_changelog
-from keyed.recovery.origin import keep_origin
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import (

@@ -25,20 +25,27 @@ from keyed.base.shown import Shown
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import export_interval
-from keyed.changelog.position_bundles import encode_bundle
+from keyed.changelog.records import encode_bundle
 from keyed.destinations.sink import Owner, Record, SinkWriter, claim_order, decode_mark, encode_mark
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
+from keyed.engine.group_log import MOST_COMMITS
 from keyed.engine.loader import Loader
-from keyed.engine.meta import MOST_COMMITS
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed, SinkError
 from keyed.job.chaining import lines
 from keyed.job.graph import BoundOutput, Port, Source, Stage
 from keyed.job.options import Options
 from keyed.job.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.recovery.cut import Cut, with_cut
-from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
-from keyed.recovery.outbox import OUTBOX, Outbox, encode_outbox, waiting, without
+from keyed.recovery.local_checkpoint import (
+    OUTBOX,
+    WAITING_POSITIONS,
+    Outbox,
+    encode_outbox,
+    waiting,
+    waiting_positions,
+    without,
+)
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables

@@ -15,8 +15,7 @@ from uuid import UUID
 
 import attrs
 
-from keyed.arrow.read import column_values
-from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
+from keyed.arrow.read import UNREADABLE, column_values, raw_rows, unreadable_column, unreadable_rows
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, time_text
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
@@ -26,11 +25,11 @@ from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.engine.batch import Chunk, Emitted, EmittedTables
 from keyed.engine.channels import ChannelId
-from keyed.engine.output_copies import OutputCopies
+from keyed.engine.emitted_values import OutputCopies
 from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
+from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.job.graph import Input, Keys, Port, Source, Stage
 from keyed.job.transforms import Transform, keeps_tables
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import Row, fields_of, names_of_class, row_class
 from keyed.runtimes.usage_warnings import unit_warning

@@ -19,9 +19,9 @@ from keyed.base.schemas import Schema, schema_of
 from keyed.codec.keys import key_type
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
+from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction, combines
 from keyed.job.graph import Port, Stage
 from keyed.job.operators import OperatorSpec
-from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction, combines
 from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.table_state.batches import (

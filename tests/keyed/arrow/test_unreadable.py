@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.arrow.read import table_rows
-from keyed.arrow.unreadable import raw_rows, raw_values, unreadable_column, unreadable_rows
+from keyed.arrow.read import raw_rows, raw_values, table_rows, unreadable_column, unreadable_rows
 
 POISON = b"caf\xe9"
 TEXT = pa.array(["a", None, POISON, "é"], pa.binary()).view(pa.string())

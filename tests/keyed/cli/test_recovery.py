@@ -12,7 +12,7 @@ from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.cli import changelog_commands
 from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
-from keyed.engine.meta import encode_meta
+from keyed.engine.group_log import encode_meta
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.stores.commit_store import CommitStore
 from tests.keyed.recovery import jobs

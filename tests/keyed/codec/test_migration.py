@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from keyed.codec.fingerprints import why_incompatible
-from keyed.codec.migration import with_fields
 from keyed.codec.values import value_codec
+from keyed.engine.migrate import with_fields
 from keyed.errors import CorruptionError, StateSchemaChanged
 
 

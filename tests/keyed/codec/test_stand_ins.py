@@ -11,8 +11,8 @@ import attrs
 import msgspec
 import pytest
 
-from keyed.codec.stand_ins import value_reader
 from keyed.codec.values import value_codec
+from keyed.content.entry_decoder import value_reader
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
 from keyed.engine import group_log
-from keyed.engine.meta import decode_meta
+from keyed.engine.group_log import decode_meta
 from keyed.stores import MemoryStore
 from tests.keyed.engine.groups import Group
 

@@ -13,8 +13,8 @@ from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.engine import replica
 from keyed.engine.batch import BatchResult
+from keyed.engine.group_log import MOST_COMMITS
 from keyed.engine.key_group import KeyGroup
-from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.stores import MemoryStore

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.engine.merged_chunks import merged_chunks
+from keyed.engine.batch import merged_chunks
 
 CHUNKS = st.lists(st.lists(st.integers(-3, 3), max_size=5), max_size=4)
 

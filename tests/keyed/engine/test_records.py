@@ -12,8 +12,7 @@ from keyed.changelog.model import Channel
 from keyed.codec.frames import frame
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta, deltas
-from keyed.engine.meta import GroupMeta, WaitingCommit, decode_meta, encode_meta
-from keyed.engine.segment import decode_row, encode_rows
+from keyed.engine.group_log import GroupMeta, WaitingCommit, decode_meta, decode_row, encode_meta, encode_rows
 from keyed.errors import CorruptionError
 from tests.support.data_files import read_data
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyed.engine import cleaning
+from keyed.engine import group_log
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import CorruptionError, LocalStoreError
@@ -26,7 +26,7 @@ RANDOMS = st.randoms(use_true_random=False)
 @pytest.fixture
 def eager(monkeypatch):
     """Cleaning that starts with the first bytes."""
-    monkeypatch.setattr(cleaning, "_SLACK_BYTES", 64)
+    monkeypatch.setattr(group_log, "_SLACK_BYTES", 64)
 
 
 def test_overwriting_keeps_the_log_bounded_and_its_counters_true():
@@ -116,7 +116,7 @@ def test_a_store_that_followed_a_checkpoint_which_was_set_back_is_rebuilt(random
     group = Group()
     with pytest.MonkeyPatch.context() as patch:
         if clean:
-            patch.setattr(cleaning, "_SLACK_BYTES", 64)
+            patch.setattr(group_log, "_SLACK_BYTES", 64)
         for _ in range(random.randrange(1, 6)):
             group.run(*[random_element(random) for _ in range(3)])
         course = group.fork()

@@ -8,8 +8,7 @@ from typing import Any
 from keyed import OutputTag, bounded_out_of_orderness
 from keyed.errors import DefinitionError
 from keyed.patterns import Match, Pattern, PatternProcessFunction
-from keyed.patterns.pattern_functions import PatternContext
-from keyed.patterns.pattern_operator import PatternOperator
+from keyed.patterns.pattern_operator import PatternContext, PatternOperator
 from keyed.patterns.steps import check_pattern
 from keyed.testing import KeyedTestHarness
 

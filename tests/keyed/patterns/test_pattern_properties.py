@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import bounded_out_of_orderness
 from keyed.patterns import AfterMatchSkipStrategy, Match, Pattern, PatternProcessFunction
-from keyed.patterns.pattern_functions import PatternContext
+from keyed.patterns.pattern_operator import PatternContext
 from keyed.testing import (
     assert_batch_split_invariant,
     assert_deterministic,

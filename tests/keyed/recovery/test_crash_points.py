@@ -21,7 +21,7 @@ import pytest
 
 import keyed
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.changelog.directory import directory_writer as writer
+from keyed.changelog.directory import directory_changelog as writer
 from keyed.changelog.directory import disk as files
 from keyed.changelog.directory.group_folder import GroupFolder
 from keyed.engine import loader

@@ -14,8 +14,7 @@ from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, describe_entry, state_prefix
 from keyed.content.delta import Delta, deltas
-from keyed.engine.meta import decode_meta, encode_meta
-from keyed.engine.segment import decode_row, encode_rows
+from keyed.engine.group_log import decode_meta, decode_row, encode_meta, encode_rows
 from keyed.errors import ChangelogDiverged, CheckpointError, DefinitionError, OperatorChanged
 from keyed.job.results import Restored
 from keyed.recovery import flush, verify

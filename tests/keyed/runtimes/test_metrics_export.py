@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import keyed
 from keyed.base.background import Status
 from keyed.base.background import _running as running_threads
-from keyed.engine.counters import COUNTERS
+from keyed.engine.group_log import COUNTERS
 from keyed.errors import DefinitionError, ExtraNotInstalled
 from keyed.job.results import Progress
 from keyed.metrics import OpenTelemetry, Prometheus

@@ -15,7 +15,7 @@ import pytest
 import keyed
 from keyed import OutputTag, bounded_out_of_orderness, collect_sink
 from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
-from keyed.job.vectorized_functions import combines
+from keyed.job.functions import combines
 from keyed.vectorized import TIMESTAMP_COLUMN
 from tests.keyed.runtimes.spark.functions import (
     BIG,

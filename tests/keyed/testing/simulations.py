@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import attrs
 
-from keyed.changelog.directory import directory_writer, disk
+from keyed.changelog.directory import directory_changelog, disk
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.delta import Delta
 from keyed.engine import changes, key_group, loader, replica
@@ -153,7 +153,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "stores: a commit store rolls back half": (commit_store.BufferedCommits, "rollback", half_rolled_back),
     "changelogs: in memory a torn commit stays": (memory_changelog._Writer, "append", torn_stays),
     "changelogs: in a directory an empty commit is left out": (
-        directory_writer.DirectoryWriter,
+        directory_changelog.DirectoryWriter,
         "append",
         empty_is_left_out,
     ),

@@ -24,7 +24,7 @@ import attrs
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
-from keyed.engine import cleaning
+from keyed.engine import group_log
 from keyed.errors import KeyedError
 from keyed.job.functions import Function
 from keyed.job.operators import Order
@@ -112,7 +112,7 @@ class Simulation:
         self.script[:] = []
         with ExitStack() as stack:
             # A log this small would never be cleaned.
-            stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
+            stack.enter_context(patch.object(group_log, "_SLACK_BYTES", 64))
             kind, on_disk = random.random(), random.random() < 0.03
             memory = Path("/dev/shm")
             scratch = ScratchFolder("harness", memory if memory.is_dir() else None)

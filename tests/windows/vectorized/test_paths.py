@@ -16,8 +16,7 @@ from keyed import windows as w
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
 from keyed.testing import strategies
-from keyed.windows.vectorized.batch_operator import WindowBatchOperator
-from keyed.windows.window_operator import WindowOperator
+from keyed.windows.window_operator import WindowBatchOperator, WindowOperator
 from tests.support.explained import computed
 
 LATE = OutputTag("late")

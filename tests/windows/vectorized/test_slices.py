@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from keyed.windows import HoppingEventTimeWindows
 from keyed.windows.vectorized.row_groups import grouped, ordered
-from keyed.windows.vectorized.slices import Slices
+from keyed.windows.vectorized.window_tables import Slices
 
 TIMES = st.lists(st.integers(-100, 100) | st.integers(-(2**62), 2**62), min_size=1, max_size=8)
 

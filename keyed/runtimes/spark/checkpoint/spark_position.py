@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Iterator, Mapping
 import attrs
 
 from keyed.changelog.model import Changelog, batch_id, export_interval
-from keyed.changelog.position_bundles import all_positions, put_positions
+from keyed.changelog.records import all_positions, put_positions
 from keyed.codec.frames import RecordFormat
-from keyed.engine.meta import MOST_COMMITS
+from keyed.engine.group_log import MOST_COMMITS
 from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles

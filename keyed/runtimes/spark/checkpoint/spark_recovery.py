@@ -21,8 +21,7 @@ import attrs
 from keyed.base.schemas import Schema, schema_of
 from keyed.changelog.model import Changelog, batch_id
 from keyed.engine.export import export
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.recovery.local_checkpoint import check_changelog

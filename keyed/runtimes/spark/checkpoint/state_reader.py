@@ -19,9 +19,7 @@ import pyarrow as pa
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
 from keyed.destinations.sink import local_folder
-from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta, decode_meta
-from keyed.engine.segment import decode_row
+from keyed.engine.group_log import GroupLog, GroupMeta, decode_meta, decode_row
 from keyed.errors import CheckpointError, ParallelismChanged
 from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder
 from keyed.runtimes.spark.query.failures import raise_translated

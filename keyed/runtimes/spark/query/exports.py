@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.changelog.model import Changelog, StagingChangelog, close_positions, export_interval
-from keyed.engine.meta import MOST_COMMITS
+from keyed.engine.group_log import MOST_COMMITS
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin

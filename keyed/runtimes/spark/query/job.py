@@ -19,8 +19,7 @@ from keyed.job.chaining import lines
 from keyed.job.graph import BoundOutput, Stage
 from keyed.job.options import Options
 from keyed.job.results import Progress, Restored, RestoreProgress, RunResult, log_restore
-from keyed.recovery.cut import Cut, cut_of
-from keyed.recovery.origin import keep_origin
+from keyed.recovery.cut import Cut, cut_of, keep_origin
 from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.run_results import result_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.arrow.unreadable import raw_rows
+from keyed.arrow.read import raw_rows
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
 from keyed.destinations.function import CallingWriter

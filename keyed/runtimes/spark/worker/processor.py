@@ -21,13 +21,13 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.channels import Upstream
+from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
-from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
+from keyed.job.functions import VectorizedFunction
 from keyed.job.operators import OperatorSpec, Store
 from keyed.job.results import log_restore
-from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Cut
 from keyed.recovery.loading import load
 from keyed.runtimes.garbage import Collector, freeze_modules

@@ -2,7 +2,7 @@
 
 An operator has two state variables: the map ``log`` from row number (long) to record (binary), and the value ``meta``
 (binary). The variables of operators that are chained to the first one of a task end with their number: ``log1``,
-``meta1``. Records are framed and versioned by `keyed.engine.segment` and `keyed.engine.meta`.
+``meta1``. Records are framed and versioned by `keyed.engine.group_log`.
 """
 
 from __future__ import annotations

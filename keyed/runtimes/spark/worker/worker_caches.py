@@ -28,7 +28,7 @@ from pathlib import Path
 
 from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit, append_all
 from keyed.content.local_store import LocalStore, SharedStore
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.job.operators import Store, store_name

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keyed.changelog.kafka import KafkaChangelog, positions
+from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka import kafka_changelog as module
 from keyed.errors import ChangelogDiverged, ChangelogError, KeyedError
 from keyed.kafka.client import Cluster
@@ -180,14 +180,14 @@ def test_one_thread_at_a_time_writes_positions(stand_in, monkeypatch):
     log = KafkaChangelog("counts", bootstrap="stand-in")
     log.prepare("op", 1)
     began, goes_on = threading.Event(), threading.Event()
-    put = positions.Positions.put
+    put = module.Positions.put
 
-    def waits(self: positions.Positions, sequence: int, data: bytes) -> None:
+    def waits(self: module.Positions, sequence: int, data: bytes) -> None:
         began.set()
         assert goes_on.wait(300)
         put(self, sequence, data)
 
-    monkeypatch.setattr(positions.Positions, "put", waits)
+    monkeypatch.setattr(module.Positions, "put", waits)
     made = counted(monkeypatch)
     threads = [threading.Thread(target=log.put_position, args=(sequence, b"here")) for sequence in (1, 2)]
     threads[0].start()

@@ -132,7 +132,7 @@ def test_an_object_with_another_byte_is_damaged(server):
 
 
 def test_an_object_that_is_deleted_while_it_is_read_is_an_error_of_ours(server, monkeypatch):
-    monkeypatch.setattr("keyed.changelog.objects.object_group._CHUNK_BYTES", 100)
+    monkeypatch.setattr("keyed.changelog.objects.object_changelog._CHUNK_BYTES", 100)
     changelog, _, sample = made(server, 50)
     assert state_of(changelog.reader(0)) == sample.state
     ((_, blocks),) = ((commit, blocks) for commit, blocks in changelog.reader(0).commits())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keyed.changelog.objects.object_writer import ObjectWriter
+from keyed.changelog.objects.object_changelog import ObjectWriter
 from tests.keyed.changelog.objects.support import made
 from tests.keyed.recovery.test_restore import run_count
 

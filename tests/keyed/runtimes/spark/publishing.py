@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import keyed
 from keyed import KeyedProcessFunction, ValueState
 from keyed.changelog import DirectoryChangelog
-from keyed.changelog.directory.directory_writer import DirectoryWriter
+from keyed.changelog.directory.directory_changelog import DirectoryWriter
 from keyed.changelog.model import Commit
 from tests.keyed.runtimes.spark import functions
 from tests.keyed.runtimes.spark.functions import files_source

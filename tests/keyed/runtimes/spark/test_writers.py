@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from keyed.changelog.model import Commit
-from keyed.engine.meta import GroupMeta
+from keyed.engine.group_log import GroupMeta
 from keyed.runtimes.spark.worker.worker_caches import WriterCache
 from keyed.testing import MemoryChangelog
 from tests.keyed.changelog.test_commit_fold import commit
