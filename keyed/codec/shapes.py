@@ -183,7 +183,7 @@ def _is_exact_datetime(value: Any) -> bool:
     return type(value) is dt.datetime and (value.tzinfo is dt.UTC or value.tzinfo is None) and not value.fold
 
 
-def enum_shape(node: inspect.EnumType, _: Builder) -> Shape:
+def enum_shape(node: inspect.EnumType, _: ShapeBuilder) -> Shape:
     """Build the shape of an enum, which is stored by value."""
     cls = node.cls
     if issubclass(cls, enum.Flag):
@@ -194,7 +194,7 @@ def enum_shape(node: inspect.EnumType, _: Builder) -> Shape:
     return Shape(cls.__qualname__, lambda value: type(value) is cls, _value_of, frozenset({cls}))
 
 
-def literal_shape(node: inspect.LiteralType, _: Builder) -> Shape:
+def literal_shape(node: inspect.LiteralType, _: ShapeBuilder) -> Shape:
     """Build the shape of a literal."""
     allowed = {(type(value), value) for value in node.values}
 
@@ -205,7 +205,7 @@ def literal_shape(node: inspect.LiteralType, _: Builder) -> Shape:
     return Shape(f"Literal[{', '.join(map(repr, node.values))}]", check)
 
 
-def union_shape(node: inspect.UnionType, build: Builder) -> Shape:
+def union_shape(node: inspect.UnionType, build: ShapeBuilder) -> Shape:
     """Build the shape of a union: untyped if one of its members is, and strict about floats if ints are allowed."""
     shapes = [build(member) for member in node.types]
     untyped = next((shape for shape in shapes if shape.check is anything), None)
@@ -279,7 +279,7 @@ def is_frozen(cls: Any) -> bool:
     return bool(getattr(settings, "frozen", False))
 
 
-def class_shape(node: ClassNode, build: Builder) -> Shape:
+def class_shape(node: ClassNode, build: ShapeBuilder) -> Shape:
     """Build the shape of a class with fields: exactly this class, each field of its type."""
     cls: Any = class_of(node)
     unfinished = Shape(cls.__qualname__, anything, as_it_is)
@@ -361,7 +361,7 @@ _COMPARABLE = [frozenset({cls}) for cls in (bytes, int, str)]
 _Collection = inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType
 
 
-def collection_shape(node: _Collection, build: Builder) -> Shape:
+def collection_shape(node: _Collection, build: ShapeBuilder) -> Shape:
     """Build the shape of a list, set, frozenset or tuple of any length."""
     cls = COLLECTIONS[type(node)]
     item = build(node.item_type)
@@ -390,7 +390,7 @@ def collection_shape(node: _Collection, build: Builder) -> Shape:
     return compound(shape, [item])
 
 
-def tuple_shape(node: inspect.TupleType, build: Builder) -> Shape:
+def tuple_shape(node: inspect.TupleType, build: ShapeBuilder) -> Shape:
     """Build the shape of a tuple of fixed length."""
     shapes = [build(item) for item in node.item_types]
     fields_match = all_fields(shapes)
@@ -406,7 +406,7 @@ def tuple_shape(node: inspect.TupleType, build: Builder) -> Shape:
     return compound(Shape(name, check, fields_tree(shapes), parts=parts, exact=exact_fields(shapes)), shapes)
 
 
-def dict_shape(node: inspect.DictType, build: Builder) -> Shape:
+def dict_shape(node: inspect.DictType, build: ShapeBuilder) -> Shape:
     """Build the shape of a dict."""
     key, item = build(node.key_type), build(node.value_type)
     keys_match, items_match = all_items(key), all_items(item)
@@ -437,7 +437,7 @@ def dict_shape(node: inspect.DictType, build: Builder) -> Shape:
     return compound(shape, [key, item])
 
 
-def typed_dict_shape(node: inspect.TypedDictType, build: Builder) -> Shape:
+def typed_dict_shape(node: inspect.TypedDictType, build: ShapeBuilder) -> Shape:
     """Build the shape of a dict with exactly the keys of a `TypedDict`: others would not be read back."""
     name = str(getattr(node.cls, "__qualname__", node.cls))
     unfinished = Shape(name, anything, as_it_is)
@@ -480,11 +480,11 @@ def shape_of(node: inspect.Type) -> Shape:
     Raises:
         EncodingError: A part of it cannot be encoded.
     """
-    return Builder({})(node)
+    return ShapeBuilder({})(node)
 
 
 @attrs.frozen
-class Builder:
+class ShapeBuilder:
     """Builds shapes inside of the classes ``outer``, given by the identity of their nodes."""
 
     outer: dict[int, Shape]
@@ -506,9 +506,9 @@ class Builder:
             shape.verify = True
         return shape
 
-    def inside(self, node: inspect.Type, unfinished: Shape) -> Builder:
+    def inside(self, node: inspect.Type, unfinished: Shape) -> ShapeBuilder:
         """Return the builder for the fields of a class; references to the class use its unfinished shape."""
-        return Builder({**self.outer, id(node): unfinished})
+        return ShapeBuilder({**self.outer, id(node): unfinished})
 
 
 def _reference(shape: Shape) -> Shape:
@@ -529,7 +529,7 @@ def _reference(shape: Shape) -> Shape:
     return Shape(shape.name, check, tree, parts=parts, exact=exact)
 
 
-_BUILDERS: dict[type[inspect.Type], Callable[[Any, Builder], Shape]] = {
+_BUILDERS: dict[type[inspect.Type], Callable[[Any, ShapeBuilder], Shape]] = {
     inspect.EnumType: enum_shape,
     inspect.LiteralType: literal_shape,
     inspect.UnionType: union_shape,
