@@ -324,7 +324,7 @@ PLUMBING |= {
 PLUMBING |= {"rows_come", "processing_time_moves", "process_dies", "key_groups_change", "teardown", "printed"}
 #: Files of the constants that pages describe.
 CONSTANTS = (
-    "base/durations.py",
+    "base/arguments.py",
     "base/sources.py",
     "job/execution_path.py",
     "job/state.py",

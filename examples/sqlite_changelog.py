@@ -19,8 +19,7 @@ import attrs
 import msgspec
 
 import keyed
-from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
-from keyed.changelog.records import decode_commit, encode_commit
+from keyed.changelog.model import Blocks, Commit, LogHeader, decode_commit, encode_commit, why_not_next
 from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import decode_block, encode_block, records_of
 from keyed.errors import ChangelogDiverged, ChangelogError

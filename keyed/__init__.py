@@ -14,7 +14,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.extras import check_alone as _check_alone
 from keyed.base.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog

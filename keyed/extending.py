@@ -13,9 +13,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.durations import Units, duration_of, milliseconds_of, shows_units
+from keyed.base.arguments import Units, duration_of, milliseconds_of, shows_options, shows_units
 from keyed.base.schemas import Schema, schema_of
-from keyed.base.shown import shows_options
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter

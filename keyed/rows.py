@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.errors import DefinitionError
 
 _RESERVED = frozenset({"_asdict", "_fields", "_make", "_positions", "_replace"})

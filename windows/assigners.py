@@ -5,7 +5,8 @@ of its local date: usually midnight, later if clocks are put forward at midnight
 or 25 hours. Days that a zone skipped (Samoa, 30 December 2011) have no window. They never overlap and leave no gaps.
 
 Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps and offsets are `int` milliseconds or
-`timedelta`. The part that operators use is in `keyed.windows.assigning`.
+`timedelta`. The part that operators use is in `keyed.windows.definition`. A
+window that several elements share is the same tuple for all of them; no data is kept per key.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -22,7 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from keyed import MAX_TIMESTAMP, KeyedStream
 from keyed.errors import DefinitionError, TimestampError
 from keyed.extending import Units, duration_of, milliseconds_of, shows_units
-from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
+from keyed.windows.definition import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import CountEvictor, Evictor
 from keyed.windows.stream import WindowedStream
 from keyed.windows.triggers import CountTrigger, EventTimeTrigger, NeverTrigger, PurgingTrigger, Trigger

@@ -20,9 +20,9 @@ from keyed.job.execution_path import Path, check_path, choose_path, plain_type, 
 from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 from keyed.windows.aggregates import AnyAggregate
 from keyed.windows.definition import derived_schema, named_aggregates
-from keyed.windows.emission import row_maker
 from keyed.windows.general import no_timestamp
 from keyed.windows.paths import columns_reason
+from keyed.windows.window_context import row_maker
 
 if TYPE_CHECKING:
     import pyarrow as pa

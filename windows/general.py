@@ -25,13 +25,11 @@ from keyed import (
 )
 from keyed.errors import DefinitionError
 from keyed.extending import inner_state
-from keyed.windows.assigning import SessionWindows
 from keyed.windows.cells import Cells, Published, stored_aggregate
-from keyed.windows.definition import Definition, ProcessWindowFunction
-from keyed.windows.emission import Emission
+from keyed.windows.definition import Definition, ProcessWindowFunction, SessionWindows
 from keyed.windows.evictors import TimestampedValue
 from keyed.windows.window import Merge, plan_merge
-from keyed.windows.window_context import TimerContext, WindowContext
+from keyed.windows.window_context import Emission, TimerContext, WindowContext
 from keyed.windows.window_table import describe
 
 _IDLE, _MERGING = "idle", "merging_windows"

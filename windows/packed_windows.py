@@ -20,12 +20,10 @@ from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
 from keyed.extending import TimerService, inner_state
-from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.cells import Cells
-from keyed.windows.definition import Definition, hopping_slice
-from keyed.windows.emission import Emission
+from keyed.windows.definition import Definition, HoppingWindows, SessionWindows, hopping_slice
 from keyed.windows.general import divert, no_timestamp
-from keyed.windows.window_context import WindowContext
+from keyed.windows.window_context import Emission, WindowContext
 from keyed.windows.window_table import describe
 
 _START, _END, _TIMER, _CELLS = 0, 1, 2, 3

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from keyed.job.execution_path import MOST_LENGTH, kind_of
 from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
-from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, MostFrequent, TopK
-from keyed.windows.definition import Definition
+from keyed.windows.definition import Definition, HoppingWindows, SessionWindows
 from keyed.windows.sketches import ApproxCountDistinct
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")

@@ -13,8 +13,7 @@ from keyed.errors import DefinitionError
 from keyed.extending import OperatorOptions, Units, duration_of, schema_of, shows_options, shows_units
 from keyed.job.execution_path import Path, check_path, choose_path
 from keyed.windows.aggregates import Reduce
-from keyed.windows.assigning import AnyAssigner
-from keyed.windows.definition import ProcessWindowFunction, define, output_schema, row_timestamps
+from keyed.windows.definition import AnyAssigner, ProcessWindowFunction, define, output_schema, row_timestamps
 from keyed.windows.evictors import Evictor
 from keyed.windows.paths import row_reason
 from keyed.windows.triggers import Trigger

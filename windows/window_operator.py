@@ -23,8 +23,7 @@ from keyed import MAX_TIMESTAMP, Context, KeyedProcessFunction, OnTimerContext, 
 from keyed.extending import Schema, inner_state
 from keyed.job.execution_path import plain_type, shown_path
 from keyed.vectorized import BatchContext, TableState, TaskContext, VectorizedFunction
-from keyed.windows.assigning import HoppingWindows, SessionWindows
-from keyed.windows.definition import Definition, hopping_slice
+from keyed.windows.definition import Definition, HoppingWindows, SessionWindows, hopping_slice
 from keyed.windows.general import GeneralWindows
 from keyed.windows.packed_windows import PackedSessions, PaneWindows
 from keyed.windows.window_table import describe

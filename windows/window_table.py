@@ -30,9 +30,8 @@ from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extending import snapshot
 from keyed.windows import aggregates, collecting, sketches
 from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
-from keyed.windows.assigning import HoppingWindows
 from keyed.windows.cells import is_own, stored_aggregate
-from keyed.windows.definition import Definition, hopping_slice, named_aggregates
+from keyed.windows.definition import Definition, HoppingWindows, hopping_slice, named_aggregates
 
 #: The aggregates that a description names.
 _BUILT_IN: dict[str, type[ColumnAggregate]] = {

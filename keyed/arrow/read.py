@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import pairwise, repeat
 from typing import Any
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.keys import normalised
 from keyed.errors import RowError
 from keyed.rows import Row, row_class

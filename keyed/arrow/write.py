@@ -41,9 +41,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from keyed.arrow.read import column_values
-from keyed.base.column_types import ARROW_NAMES, INTEGERS, simple_name
-from keyed.base.schemas import Schema, parse_ddl, split_top_level
-from keyed.base.shown import mistaken, shown
+from keyed.base.arguments import mistaken, shown
+from keyed.base.schemas import ARROW_NAMES, INTEGERS, Schema, parse_ddl, simple_name, split_top_level
 from keyed.errors import OutputDefinitionError
 from keyed.rows import Row, fields_of, names_of, row_class
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from keyed.base.shown import without_credentials
+from keyed.base.arguments import without_credentials
 from keyed.errors import DefinitionError
 
 _FOLDER, _FILE = 0o700, 0o600

@@ -2,8 +2,7 @@
 
 The modules:
 
-- `model`: the protocols of a changelog for writers and readers.
-- `records`: the records that all of them share, and positions that are stored together.
+- `model`: the protocols of a changelog for writers and readers, and the records that all changelogs share.
 - `commit_fold`: the commits of key groups in order, checked, for all that build a state of them.
 - `directory`: files in a folder. `kafka`: a topic. `objects`: objects in a bucket.
 """

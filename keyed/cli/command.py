@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 import keyed
-from keyed.base.shown import without_credentials
+from keyed.base.arguments import without_credentials
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.base.durations import clock_text
+from keyed.base.arguments import clock_text
 from keyed.changelog.model import batch_id
 from keyed.cli.command import check_checkpoint, command, session_for
 from keyed.cli.shown_rows import namespace_text, print_json, print_rows

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 import keyed
-from keyed.base.shown import similar
+from keyed.base.arguments import similar
 from keyed.cli import changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands
 from keyed.cli.command import Command
 from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout

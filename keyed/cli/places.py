@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from keyed.base.shown import without_credentials
+from keyed.base.arguments import without_credentials
 from keyed.changelog.objects.object_changelog import is_object_store
 from keyed.destinations.parquet import MARK
 from keyed.errors import DefinitionError, KeyedError

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.cli.command import CHANGELOG, add_list, add_settings, changelog_of, command
 from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError

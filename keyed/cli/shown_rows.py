@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from keyed.base.durations import time_text
+from keyed.base.arguments import time_text
 from keyed.formats.json_writer import as_json
 
 

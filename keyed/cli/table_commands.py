@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 
 import keyed
+from keyed.base.arguments import clock_text
 from keyed.base.background import keep_little_free_memory
-from keyed.base.durations import clock_text
 from keyed.cli.command import (
     CHANGELOG,
     Command,

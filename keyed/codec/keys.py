@@ -46,7 +46,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.refusals import BAD_ROW_REMEDY, remedy, type_name
 from keyed.errors import CorruptionError, EncodingError, NullKeyError
 from keyed.rows import fields_of

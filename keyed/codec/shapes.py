@@ -17,7 +17,7 @@ from uuid import UUID
 import attrs
 from msgspec import inspect
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.fingerprints import CONSTRAINTS
 from keyed.codec.refusals import remedy, type_name
 from keyed.codec.tagged import encode_tagged, offset_is_whole_minutes

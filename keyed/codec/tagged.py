@@ -34,7 +34,7 @@ from uuid import UUID
 from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row_class

@@ -25,7 +25,7 @@ import attrs
 import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
 from keyed.codec.shapes import Shape, as_it_is, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged

@@ -27,7 +27,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from keyed.base.durations import MAX_TIMESTAMP, time_text
+from keyed.base.arguments import MAX_TIMESTAMP, time_text
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.errors import CorruptionError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keyed.base.shown import named
+from keyed.base.arguments import named
 from keyed.destinations.delta_table import delta_sink
 from keyed.destinations.function import FunctionSink, collect_sink, takes_query
 from keyed.destinations.iceberg_table import iceberg_sink

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.base.arguments import path_text, texts
-from keyed.base.column_types import quoted
 from keyed.base.extras import extra
-from keyed.base.schemas import Schema
+from keyed.base.schemas import Schema, quoted
 from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide, folder_identity, local_folder
 from keyed.destinations.table_sink import TableMode, TableSink, option_names
 from keyed.destinations.table_writers import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
+from keyed.base.arguments import named
 from keyed.base.schemas import Schema
-from keyed.base.shown import named
 from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter
 
 

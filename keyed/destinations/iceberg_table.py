@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.arguments import text, texts
-from keyed.base.column_types import quoted
+from keyed.base.arguments import shown, text, texts
 from keyed.base.extras import extra
-from keyed.base.schemas import Schema
-from keyed.base.shown import shown
+from keyed.base.schemas import Schema, quoted
 from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide
 from keyed.destinations.table_sink import TableMode, TableSink, option_names
 from keyed.destinations.table_writers import DATABRICKS, LakeTable, TableWriter, finds_library, library, set_for

@@ -26,10 +26,8 @@ import attrs
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from keyed.base.arguments import names, text
-from keyed.base.durations import Duration
+from keyed.base.arguments import Duration, names, shown, text
 from keyed.base.schemas import Schema
-from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.refusals import type_name

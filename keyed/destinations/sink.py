@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from keyed.base.arguments import Shown
 from keyed.base.schemas import Schema
-from keyed.base.shown import Shown
 from keyed.codec.frames import RecordFormat
 from keyed.errors import DefinitionError, QueryFailed
 

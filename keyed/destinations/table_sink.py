@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import attrs
 
-from keyed.base.arguments import names, text
-from keyed.base.column_types import of_arrow
-from keyed.base.schemas import Schema
-from keyed.base.shown import shown
+from keyed.base.arguments import names, shown, text
+from keyed.base.schemas import Schema, of_arrow
 from keyed.destinations.sink import Owner, Sink, SinkWriter, SparkSide
 from keyed.errors import DefinitionError, KeyedError, SinkError
 

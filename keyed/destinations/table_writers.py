@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.column_types import of_spark, quoted
 from keyed.base.ids import random_id
-from keyed.base.schemas import Schema
+from keyed.base.schemas import Schema, of_spark, quoted
 from keyed.destinations.sink import BatchMark, Owner, Record, SinkBatch, SparkSide, TableChanges
 from keyed.destinations.table_sink import LakeWriter, TableSink, check_types, fitted, last_rows, null_key, stored
 from keyed.errors import OutputDefinitionError, SinkError

@@ -25,11 +25,9 @@ import attrs
 import msgspec
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from keyed.base.arguments import text
-from keyed.base.durations import Duration
+from keyed.base.arguments import Duration, shown, text
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema
-from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.destinations.sink import CopiedTable, Owner, Sink, SinkWriter, TableChanges
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError

@@ -5,7 +5,7 @@
 - `group_log`: the truth: rows, meta record, counters, cleaning. `replica`: the local store, which follows the log.
   `loader`: loads both from a changelog or other groups. `migrate`: declared changes of states. `export`: the last
   commit to the changelog. `initial`: initial entries, from `initial_rows`, and versions of global tables.
-- `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
+- `work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
   `broadcasting`: broadcast elements before them. `timers`: the timers of a time domain. `changes`: the changes of the
   batch. `key_checks`: checks of keys.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,

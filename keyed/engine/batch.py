@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from keyed.arrow.read import column_values, table_rows
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.initial_rows import InitialEntry
-from keyed.job.functions import TIMESTAMP_COLUMN, combines
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import TIMESTAMP_COLUMN, OperatorSpec, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

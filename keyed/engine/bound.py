@@ -6,8 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from keyed.base.durations import MAX_TIMESTAMP
-from keyed.base.shown import mistaken, shown
+from keyed.base.arguments import MAX_TIMESTAMP, mistaken, shown
 from keyed.codec.keys import decode_key_at, encode_key, normalised
 from keyed.content.addresses import KIND_OF_CLOCK, NULL, decode_time, encode_time, state_prefix
 from keyed.engine.scope import Outside, Scope

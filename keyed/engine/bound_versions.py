@@ -11,7 +11,7 @@ from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
 from keyed.engine.bound import Cell, CellState

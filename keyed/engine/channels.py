@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.job.watermarks import WatermarkStrategy
 

@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, time_text
-from keyed.base.shown import shown
+from keyed.base.arguments import MAX_TIMESTAMP, shown, time_text
 from keyed.codec.snapshots import UNCHANGING
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
@@ -29,8 +28,7 @@ from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, UserFunctionError
 from keyed.job.context import Context, OutputTag, TimerService
-from keyed.job.functions import KeyedProcessFunction, element_methods
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import KeyedProcessFunction, OperatorSpec, element_methods
 from keyed.job.state import MapState, State, ValueState
 from keyed.job.ttl import TimeDomain
 from keyed.rows import fields_of

@@ -9,8 +9,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from keyed.base.arguments import mistaken, shown
 from keyed.base.schemas import Schema
-from keyed.base.shown import mistaken, shown
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.errors import EncodingError, OutputDefinitionError

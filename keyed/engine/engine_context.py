@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, time_text
-from keyed.base.shown import shown
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, shown, time_text
 from keyed.codec.snapshots import snapshot
 from keyed.engine.batch import Emitted
 from keyed.engine.emitted_values import OutputCopies, check_return_value

@@ -30,7 +30,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import BLOCK_BYTES, LogBlock, decode_log_block, encode_log_block

@@ -18,8 +18,7 @@ from itertools import repeat
 from operator import gt, itemgetter
 from typing import Any
 
-from keyed.base.durations import MAX_TIMESTAMP
-from keyed.base.shown import shown
+from keyed.base.arguments import MAX_TIMESTAMP, shown
 from keyed.codec.keys import decode_key_at
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.content.addresses import TTL_EVENT, encode_time, list_sub, split_value, state_id_of, state_prefix

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from keyed.arrow.read import column_values
-from keyed.base.durations import instant_ms
-from keyed.base.shown import shown
+from keyed.base.arguments import instant_ms, shown
 from keyed.codec.arrow_streams import read_stream
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT

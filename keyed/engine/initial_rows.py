@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.read import plain_values
-from keyed.base.durations import instant_ms
-from keyed.base.shown import shown
+from keyed.base.arguments import instant_ms, shown
 from keyed.errors import DefinitionError, RowError
 
 if TYPE_CHECKING:

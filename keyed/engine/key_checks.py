@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, is_null, key_type, normalised, null_key
 from keyed.errors import EncodingError, KeyTypeError, RowError
-from keyed.job.functions import TIMESTAMP_COLUMN
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import TIMESTAMP_COLUMN, OperatorSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
@@ -29,8 +29,7 @@ from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, checked_hash, position_of
 from keyed.engine.scope import Scope
-from keyed.engine.vectorized_work import VectorizedWork
-from keyed.engine.work import RowWork, Work
+from keyed.engine.work import RowWork, VectorizedWork, Work
 from keyed.errors import (
     CheckpointFinished,
     KeyedError,
@@ -40,8 +39,7 @@ from keyed.errors import (
     ParallelismChanged,
     UserFunctionError,
 )
-from keyed.job.functions import VectorizedFunction
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import OperatorSpec, VectorizedFunction
 from keyed.job.state import State
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.codec.state_schema import StateSchema, check_compatible
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
@@ -19,8 +19,7 @@ from keyed.engine.changes import Changes
 from keyed.engine.held_rows import HeldRows, held_rows_state
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
-from keyed.job.functions import Function, declared_states, takes_two
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import Function, OperatorSpec, declared_states, takes_two
 from keyed.job.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
 from keyed.job.table_declaration import TableState
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.base.shown import type_of
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, type_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
 from keyed.engine.changes import Changes

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pyarrow as pa
 
+from keyed.base.arguments import nearest
 from keyed.base.extras import extra
-from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
 from keyed.expressions.duckdb_settings import SETTINGS
 from keyed.expressions.macros import LIMITED, MACROS

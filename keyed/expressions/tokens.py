@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from keyed.base.shown import nearest, shown
+from keyed.base.arguments import nearest, shown
 from keyed.errors import DefinitionError, SqlError
 
 

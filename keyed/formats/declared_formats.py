@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from keyed.base.shown import Shown, shown
+from keyed.base.arguments import Shown, shown
 from keyed.errors import DefinitionError
 
 #: Address of a schema registry, or the settings of `confluent_kafka.schema_registry.SchemaRegistryClient`.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keyed.base.shown import nearest, shown
+from keyed.base.arguments import nearest, shown
 from keyed.errors import DefinitionError
 from keyed.formats.sql_types import (
     BIGINT,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.column_types import ARROW_NAMES
+from keyed.base.schemas import ARROW_NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa

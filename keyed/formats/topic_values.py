@@ -17,8 +17,8 @@ from uuid import UUID
 
 import msgspec
 
+from keyed.base.arguments import shown, without_secrets
 from keyed.base.extras import extra
-from keyed.base.shown import shown, without_secrets
 from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
 from keyed.formats.declared_formats import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings

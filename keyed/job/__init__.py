@@ -1,10 +1,10 @@
 """The declared job. Nothing in here runs.
 
-- `streams`: the chain of a job, and the calls that run it. `graph`: its nodes. `operators`: operators, with their
-  `options`. `transforms`: steps without state. `chaining`: operators without a shuffle between them.
-- `functions`: keyed functions, over rows and over whole columns, with their `context`: timers, side outputs, broadcast
-  state. `execution_path`: the choice between them. `inference`: output types from annotations. `lost_changes`:
-  changes of values that are no state.
+- `streams`: the chain of a job, and the calls that run it. `graph`: its nodes, with steps without state.
+  `options`: those of runs and operators. `chaining`: operators without a shuffle between them.
+- `functions`: keyed functions, over rows and over whole columns, and the operators made of them, with their `context`:
+  timers, side outputs, broadcast state. `execution_path`: the choice between them. `inference`: output types from
+  annotations. `lost_changes`: changes of values that are no state.
 - `state`: declared states. `table_declaration`: tables. `ttl`: time to live.
   `global_tables`: versions of tables in broadcast state. `watermarks`: event time.
 - `restoring`: what state comes from. `results`: queries and their progress. `explanation`: plans as text.

@@ -7,12 +7,10 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
-from keyed.base.shown import named
+from keyed.base.arguments import named
 from keyed.job.chaining import shuffle_reason
-from keyed.job.functions import VectorizedFunction, declared_states
-from keyed.job.graph import Input, Port, Source, Stage, is_dataframe, shown_tag
-from keyed.job.operators import store_name
-from keyed.job.transforms import shown_steps
+from keyed.job.functions import VectorizedFunction, declared_states, store_name
+from keyed.job.graph import Input, Port, Source, Stage, is_dataframe, shown_steps, shown_tag
 from keyed.job.watermarks import WatermarkStrategy
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.arguments import Duration, Shown, milliseconds_of, named
 from keyed.base.extras import arrow_table, is_instance
-from keyed.base.shown import Shown, named
 from keyed.base.sources import PAUSE
 from keyed.errors import DefinitionError, KeyedError, SourceError
 from keyed.job.context import check_descriptors

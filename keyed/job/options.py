@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
 
-from keyed.base.arguments import path_text, text
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import Shown
+from keyed.base.arguments import Duration, Shown, milliseconds_of, path_text, text
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
-from keyed.job.operators import Store
+from keyed.job.functions import Store
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Progress, RestoreProgress
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import without_credentials
+from keyed.base.arguments import without_credentials
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.errors import DefinitionError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import attrs
 
+from keyed.base.arguments import SHOWN_ROWS, Shown, html_table
 from keyed.base.extras import extra
-from keyed.base.shown import SHOWN_ROWS, Shown, html_table
 from keyed.errors import DefinitionError, KeyedError
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self,
 
 import attrs
 
-from keyed.base.durations import MIN_TIMESTAMP, Duration, milliseconds_of
-from keyed.base.shown import NoValue, named, shown, shows_options
+from keyed.base.arguments import MIN_TIMESTAMP, Duration, NoValue, milliseconds_of, named, shown, shows_options
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.job.ttl import StateTtl, history_ttl, ttl_of
 

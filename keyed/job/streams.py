@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeV
 
 import attrs
 
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.arguments import (
+    Duration,
+    Shown,
+    milliseconds_of,
+    named,
+    names_options,
+    shows_options,
+    type_of,
+    without_credentials,
+)
 from keyed.base.extras import arrow_table, is_instance
 from keyed.base.private_files import folder_path
 from keyed.base.schemas import Schema, schema_of
-from keyed.base.shown import Shown, named, names_options, shows_options, type_of, without_credentials
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
@@ -34,11 +42,16 @@ from keyed.job.functions import (
     Function,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    Order,
     Relay,
     RowFunction,
     RowRelay,
+    Store,
     VectorizedFunction,
     check_function,
+    check_order,
+    check_parallelism,
+    check_store,
     declared_states,
     takes_two,
 )
@@ -47,6 +60,7 @@ from keyed.job.graph import (
     BoundOutput,
     Input,
     Keys,
+    Kind,
     Port,
     Source,
     Stage,
@@ -54,18 +68,18 @@ from keyed.job.graph import (
     check_together,
     in_order,
     is_dataframe,
+    keeps_tables,
     linear,
     producers_of,
     shown_inputs,
     shown_keys,
+    transform_of,
 )
 from keyed.job.inference import inferred_output
-from keyed.job.operators import Order, Store, check_order, check_parallelism, check_store
 from keyed.job.options import Options, RunOptions, StartOptions
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Query, RunResult
 from keyed.job.state import _NAME, MapState
-from keyed.job.transforms import Kind, keeps_tables, transform_of
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
+from keyed.base.arguments import shown
 from keyed.base.extras import is_instance
 from keyed.base.schemas import Schema, schema_of
-from keyed.base.shown import shown
 from keyed.errors import StateDefinitionError
 from keyed.job.state import BATCH_CALLS, State
 from keyed.job.ttl import StateTtl, UpdateType

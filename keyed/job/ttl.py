@@ -8,8 +8,7 @@ from typing import Unpack
 
 import attrs
 
-from keyed.base.durations import Duration, Units, duration_of, shows_units
-from keyed.base.shown import type_of
+from keyed.base.arguments import Duration, Units, duration_of, shows_units, type_of
 from keyed.errors import StateDefinitionError
 
 

@@ -10,8 +10,7 @@ from typing import Unpack
 
 import attrs
 
-from keyed.base.durations import Duration, Units, duration_of, milliseconds_of, shows_units
-from keyed.base.shown import type_of
+from keyed.base.arguments import Duration, Units, duration_of, milliseconds_of, shows_units, type_of
 from keyed.errors import DefinitionError
 
 

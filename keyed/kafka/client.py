@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.arguments import text
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.arguments import Duration, milliseconds_of, text, type_of
 from keyed.base.extras import extra
-from keyed.base.shown import type_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from heapq import heapify, heapreplace
 from typing import Any, Literal, TypeAlias
 
-from keyed.base.arguments import text
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import shown
+from keyed.base.arguments import Duration, milliseconds_of, shown, text
 from keyed.base.sources import PAUSE, BadElement
 from keyed.errors import ChangelogError, CheckpointError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Format

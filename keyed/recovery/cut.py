@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from keyed.base.durations import instant_ms
-from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, batch_id, sequence_of
-from keyed.changelog.records import all_positions
+from keyed.base.arguments import instant_ms
+from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, all_positions, batch_id, sequence_of
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.job.restoring import RestorePoint
 

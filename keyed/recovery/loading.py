@@ -29,7 +29,7 @@ from keyed.engine.group_log import COUNTERS, GroupMeta
 from keyed.engine.loader import Loader
 from keyed.engine.migrate import Migration, class_migration
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import OperatorSpec
 from keyed.job.restoring import StateMigration
 from keyed.job.results import RestoreProgress
 from keyed.recovery.cut import Restoration

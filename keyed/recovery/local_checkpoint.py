@@ -20,8 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id
-from keyed.changelog.records import decode_bundle, put_positions
+from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id, decode_bundle, put_positions
 from keyed.codec.frames import RecordFormat
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_branch, export
@@ -76,7 +75,7 @@ _log = logging.getLogger(__name__)
 #: Copies of a checkpoint in use that are tried.
 _ATTEMPTS = 10
 WAITING_POSITIONS = "positions"
-"""The record of the positions that are exported with later ones, a bundle (`keyed.changelog.records`)."""
+"""The record of the positions that are exported with later ones, a bundle (`keyed.changelog.model`)."""
 
 
 class Checkpoint:

@@ -12,8 +12,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
-from keyed.changelog.model import Changelog, LogHeader, batch_id
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import Changelog, LogHeader, all_positions, batch_id
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
 from keyed.content.entry_hash import LiveHash, hash_text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.job.results import Progress
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from keyed.base.arguments import milliseconds_of
 from keyed.base.background import Background, close_in_children
-from keyed.base.durations import milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.private_files import folder_path
 from keyed.destinations.parquet import remove_staged, replace_file

@@ -16,8 +16,7 @@ from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.engine.loader import Loader
 from keyed.errors import ChangelogError, CheckpointError, DefinitionError
-from keyed.job.functions import KeyedProcessFunction
-from keyed.job.operators import OperatorSpec, check_parallelism
+from keyed.job.functions import KeyedProcessFunction, OperatorSpec, check_parallelism
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery.cut import Cut, header_of, with_cut

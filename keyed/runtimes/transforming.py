@@ -1,4 +1,4 @@
-"""Runs the transformations of `keyed.job.transforms` over the rows of a batch, in both runtimes.
+"""Runs the transformations of `keyed.job.graph` over the rows of a batch, in both runtimes.
 
 Rows are a list of values or an Arrow table, whichever the last transformation made; they are converted when the next
 one, or the reader, needs the other form. Declared results are converted to their columns and read back, so the next
@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
+from keyed.base.arguments import shown, type_of
 from keyed.base.schemas import Schema
-from keyed.base.shown import shown, type_of
 from keyed.engine.emitted_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.job.functions import TIMESTAMP_COLUMN
-from keyed.job.transforms import Kept, Transform
+from keyed.job.graph import Kept, Transform
 from keyed.rows import fields_of
 from keyed.table_state.batches import shaped
 

@@ -11,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 import keyed
-from keyed.base.column_types import quoted
-from keyed.base.durations import Duration
-from keyed.base.shown import shown
+from keyed.base.arguments import Duration, shown
+from keyed.base.schemas import quoted
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import MAJOR
 from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import cells_of
-from keyed.job.graph import Input, Source, is_dataframe
-from keyed.job.transforms import Kept
+from keyed.job.graph import Input, Kept, Source, is_dataframe
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
 from keyed.sql.script_inputs import GONE, TIME, ScriptInput, names_in_data, typed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.expressions.engine import Columns
 from keyed.expressions.tokens import Text
 from keyed.formats.record_formats import RecordPart

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, functions
 from keyed.expressions.tokens import Text, sql

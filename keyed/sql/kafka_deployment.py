@@ -9,9 +9,7 @@ from typing import Any, Literal
 import attrs
 import pyarrow as pa
 
-from keyed.base.arguments import text
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import Shown, shown
+from keyed.base.arguments import Duration, Shown, milliseconds_of, shown, text
 from keyed.errors import ChangelogError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry, check_registry, shown_registry
 from keyed.joins.matching import last_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.expressions.engine import Cell, Columns, SqlStep, bind, functions, keywords
 from keyed.expressions.macros import OVER_LISTS
 from keyed.expressions.tokens import SqlToken, Text, bare, calls, closing, name, sign, split, sql, word

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.errors import OutputDefinitionError
 from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords, typed
 from keyed.expressions.tokens import SqlToken, Text, bare, calls, folded, name, quoted, sign, split, sql

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.expressions.engine import Columns, SqlStep
 from keyed.expressions.tokens import Given, Text, bound, calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow

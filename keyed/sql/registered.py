@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.errors import DefinitionError
 from keyed.expressions import engine
 from keyed.sql.sql_aggregates import AGGREGATES

@@ -21,8 +21,8 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from keyed.base.arguments import nearest, shown, type_of
 from keyed.base.extras import arrow_table
-from keyed.base.shown import nearest, shown, type_of
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import FILES, ROWS, RowsPart, cells_of, column_part, file_parts

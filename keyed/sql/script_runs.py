@@ -14,9 +14,7 @@ import attrs
 import pyarrow as pa
 
 import keyed
-from keyed.base.arguments import texts
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import nearest, shown, shows_options
+from keyed.base.arguments import Duration, milliseconds_of, nearest, shown, shows_options, texts
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, typed
 from keyed.expressions.tokens import Given
@@ -24,10 +22,9 @@ from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.formats.typed_columns import column, plain
-from keyed.job.graph import BoundOutput, is_dataframe
+from keyed.job.graph import BoundOutput, Kept, is_dataframe
 from keyed.job.options import RunOptions, StartOptions
 from keyed.job.state import State
-from keyed.job.transforms import Kept
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from keyed.base.shown import nearest
+from keyed.base.arguments import nearest
 from keyed.expressions.tokens import BoundParameter, Given, SqlToken, Text, bound, closing, folded, split, tokens
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import shown
+from keyed.base.arguments import shown
 from keyed.expressions.tokens import Text
 from keyed.sql.statements import WithOptions, duration_ms
 

@@ -27,8 +27,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.closing import closing_on_error
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.frames import frame, unframe
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode_time
 from keyed.content.blocks import Change, TableDelta

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.content.addresses import PLAIN, decode_time, encode_time
 from keyed.content.blocks import Change, TableDelta
 

@@ -7,10 +7,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.content.local_store import LocalStore
 from keyed.errors import DefinitionError, KeyedError, LocalStoreError
-from keyed.job.operators import Store, store_name
+from keyed.job.functions import Store, store_name
 from keyed.stores.lmdb_store import open_lmdb_store
 from keyed.stores.memory_store import MemoryStore
 from keyed.stores.rocks_store import open_rocks_store

@@ -11,9 +11,8 @@ import pyarrow as pa
 from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, distinct_keys, table_rows
 from keyed.arrow.write import arrow_schema
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP, type_of
 from keyed.base.schemas import Schema
-from keyed.base.shown import type_of
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import null_key
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, UserFunctionError

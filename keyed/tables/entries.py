@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.codec.fingerprints import format_type
 from keyed.codec.keys import decode_key_at, encode_key
 from keyed.codec.state_schema import MAPS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.durations import instant_ms, instant_of
+from keyed.base.arguments import instant_ms, instant_of
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec

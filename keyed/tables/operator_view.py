@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from keyed.base.durations import MAX_TIMESTAMP, instant_ms, instant_of
+from keyed.base.arguments import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.state_schema import described_as, is_shown_as_another, shown_tables
 from keyed.content.addresses import decode_time, key_of, split_value

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from keyed.base.arguments import without_credentials
 from keyed.base.background import Background, Following, Status
 from keyed.base.closing import Closeable
-from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
 from keyed.destinations.sink import NO_COPY, Owner, Sink, SinkBatch, TableChanges, Written
 from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, SinkError, StateAccessError, TableNotFound

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
-from keyed.base.durations import instant_ms
-from keyed.base.shown import SHOWN_ROWS, html_table
+from keyed.base.arguments import SHOWN_ROWS, html_table, instant_ms
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema

@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from keyed.base.arguments import Duration, html_table, milliseconds_of, without_credentials
 from keyed.base.background import Background, Following
 from keyed.base.closing import Closeable, closing_on_error
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects.object_changelog import changelog_at

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.closing import Closeable
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.errors import DefinitionError, TimestampError
 from keyed.job.context import OutputTag

@@ -9,9 +9,17 @@ from typing import Any, TypedDict
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 from keyed.job.context import check_descriptors
-from keyed.job.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
+from keyed.job.functions import (
+    Function,
+    KeyedBroadcastProcessFunction,
+    OperatorSpec,
+    Order,
+    Store,
+    check_function,
+    check_parallelism,
+    takes_two,
+)
 from keyed.job.global_tables import GlobalTable
-from keyed.job.operators import OperatorSpec, Order, Store, check_parallelism
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy
 from keyed.runtimes.local.local_rows import element_of, key_getter

@@ -13,8 +13,7 @@ from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError
-from keyed.job.functions import Function
-from keyed.job.operators import OperatorSpec, Store, check_parallelism
+from keyed.job.functions import Function, OperatorSpec, Store, check_parallelism
 from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load

@@ -12,15 +12,13 @@ from typing import Any, Self, Unpack
 
 import attrs
 
-from keyed.base.durations import clock_text, time_text
-from keyed.base.shown import Shown, shown, shows_options
+from keyed.base.arguments import Shown, clock_text, shown, shows_options, time_text
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.keys import encode_key
 from keyed.errors import DefinitionError
-from keyed.job.functions import Function
+from keyed.job.functions import Function, Order, Store, check_order, check_store
 from keyed.job.global_tables import GlobalTable
-from keyed.job.operators import Order, Store, check_order, check_store
 from keyed.job.restoring import RestorePoint
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy, strategy_of

@@ -12,8 +12,7 @@ from keyed.codec.keys import key_type
 from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId
 from keyed.engine.key_checks import KeyTypes
-from keyed.job.functions import TIMESTAMP_COLUMN, combines
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import TIMESTAMP_COLUMN, OperatorSpec, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

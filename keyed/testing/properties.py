@@ -20,12 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from keyed.base.durations import Duration, milliseconds_of, time_text
+from keyed.base.arguments import Duration, milliseconds_of, shows_options, time_text
 from keyed.base.schemas import schema_of
-from keyed.base.shown import shows_options
 from keyed.errors import DefinitionError
-from keyed.job.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from keyed.job.operators import check_parallelism, check_store
+from keyed.job.functions import (
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    check_parallelism,
+    check_store,
+)
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
 from keyed.testing.extreme_hashes import Extreme

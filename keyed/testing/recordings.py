@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyed.arrow.read import table_rows
-from keyed.base.shown import Shown
+from keyed.base.arguments import Shown
 from keyed.codec.tagged import decode_tagged
 from keyed.destinations.parquet import batch_of
 from keyed.errors import CorruptionError, DefinitionError

@@ -14,14 +14,12 @@ from typing import Any
 
 import attrs
 
-from keyed.base.durations import time_text
+from keyed.base.arguments import time_text
 from keyed.base.sources import PAUSE, IngestionTime, SeekableSource
-from keyed.changelog.model import Changelog, batch_id, sequence_of
+from keyed.changelog.model import Changelog, all_positions, batch_id, sequence_of
 from keyed.changelog.objects.object_changelog import changelog_at
-from keyed.changelog.records import all_positions
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.job.functions import Function
-from keyed.job.operators import Order
+from keyed.job.functions import Function, Order
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy
 from keyed.kafka.kafka_source import KafkaSource

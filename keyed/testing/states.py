@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from keyed.base.durations import instant_ms
+from keyed.base.arguments import instant_ms
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import key_of, split_value
 from keyed.content.contents import content_entries

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,

@@ -19,10 +19,9 @@ from uuid import UUID
 
 import attrs
 
-from keyed.base.column_types import OF_PYTHON
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.arguments import Duration, milliseconds_of
 from keyed.base.extras import extra
-from keyed.base.schemas import parse_ddl, schema_of, split_top_level
+from keyed.base.schemas import OF_PYTHON, parse_ddl, schema_of, split_top_level
 from keyed.errors import DefinitionError
 from keyed.rows import fields_of
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyed import bounded_out_of_orderness
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import advance
 from keyed.errors import DefinitionError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import advance
 from keyed.job.watermarks import WatermarkStrategy

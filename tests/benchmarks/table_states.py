@@ -24,7 +24,7 @@ import keyed
 from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import OperatorSpec
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 

@@ -23,8 +23,9 @@ import pytest
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.segment_file import Segment, SegmentFile
 from keyed.changelog.kafka.kafka_records import RecordKeys
-from keyed.changelog.model import Commit, LogHeader
-from keyed.changelog.records import (
+from keyed.changelog.model import (
+    Commit,
+    LogHeader,
     decode_commit,
     decode_header,
     decode_kept,

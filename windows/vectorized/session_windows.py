@@ -25,7 +25,7 @@ _START, _END = "window.start", "window.end"
 
 
 class VectorizedSessions(ColumnWindows):
-    """The logic of one key group for `keyed.windows.assigning.SessionWindows` with one gap for all.
+    """The logic of one key group for `keyed.windows.definition.SessionWindows` with one gap for all.
 
     Rows are not combined, because the lateness of a row depends on other rows.
     """

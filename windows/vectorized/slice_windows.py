@@ -25,7 +25,7 @@ _ROWS = "window.rows"
 
 
 class SliceWindows(ColumnWindows):
-    """The logic of one key group for `keyed.windows.assigning.HoppingWindows`."""
+    """The logic of one key group for `keyed.windows.definition.HoppingWindows`."""
 
     def __init__(self, definition: Definition, state: Any) -> None:
         super().__init__(definition, state)

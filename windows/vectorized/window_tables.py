@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from keyed.errors import TimestampError
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext
-from keyed.windows.assigning import HoppingWindows
-from keyed.windows.definition import Definition, hopping_slice
+from keyed.windows.definition import Definition, HoppingWindows, hopping_slice
 from keyed.windows.general import no_timestamp
 from keyed.windows.vectorized.accumulators import Parts
 from keyed.windows.vectorized.fold import fold_of

@@ -2,10 +2,10 @@
 
 Layout of the folder, in which no file is ever replaced::
 
-    header                                   header (`keyed.changelog.records`)
+    header                                   header (`keyed.changelog.model`)
     groups/00000/, groups/00001/, ...        a key group each (`keyed.changelog.directory.group_folder`)
     positions/00000000000000000007.position  the runner's positions in its sources after sequence 7
-    kept/<name>                              other data of the runner (both in `keyed.changelog.records`)
+    kept/<name>                              other data of the runner (both in `keyed.changelog.model`)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.arguments import Duration, milliseconds_of
 from keyed.base.private_files import folder_path
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.disk import (

@@ -4,7 +4,7 @@ A file is a sequence of frames (`keyed.codec.frames`), numbers big-endian::
 
     KCLB  block   msgpack of [kind: int, body] (`keyed.content.blocks`)
     ...
-    KCLC  commit marker (`keyed.changelog.records`)
+    KCLC  commit marker (`keyed.changelog.model`)
     ...           blocks and marker of each further commit
     KCLE  end     offset of the last marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in
                   the file | flags u8, added: 1 if the changes are in the order of their addresses, each address once;
@@ -30,8 +30,7 @@ from typing import Protocol
 import attrs
 import msgspec
 
-from keyed.changelog.model import Blocks, Commit
-from keyed.changelog.records import COMMIT, decode_commit, encode_commit
+from keyed.changelog.model import COMMIT, Blocks, Commit, decode_commit, encode_commit
 from keyed.codec.frames import FRAME_OVERHEAD, frame, frame_length, unframe
 from keyed.content.blocks import Block, decode_block, encode_block, entries_in
 from keyed.errors import CorruptionError

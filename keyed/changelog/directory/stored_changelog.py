@@ -15,14 +15,18 @@ from keyed.base.ids import random_id
 from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, CompactionLimits, compact_group
 from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.directory.segment_file import Segment
-from keyed.changelog.model import Blocks, Commit, LogHeader, batch_id, refusal_of
-from keyed.changelog.records import (
+from keyed.changelog.model import (
+    Blocks,
+    Commit,
+    LogHeader,
+    batch_id,
     decode_header,
     decode_kept,
     decode_position,
     encode_header,
     encode_kept,
     encode_position,
+    refusal_of,
 )
 from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
 

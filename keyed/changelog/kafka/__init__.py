@@ -2,7 +2,7 @@
 
 - `kafka_changelog`: `KafkaChangelog`, with the positions and named data of runners.
 - `kafka_records`: the records of the topic, their byte layout, and its headers.
-- `kafka_writer`, `kafka_reader`: for a key group's log.
+- `kafka_group`: the writer and the reader of a key group's log.
 - `marked_writer`: transactions of a topic's records with a mark, for sinks and copies of tables.
 """
 

@@ -17,15 +17,11 @@ from typing import Any
 import attrs
 from xxhash import xxh3_128_digest
 
-from keyed.base.arguments import setting_text, text
+from keyed.base.arguments import Duration, milliseconds_of, setting_text, shown, text
 from keyed.base.closing import closing_on_error
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import shown
-from keyed.changelog.kafka.kafka_reader import KafkaReader
+from keyed.changelog.kafka.kafka_group import KafkaReader, KafkaWriter
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key, read_header, write_headers
-from keyed.changelog.kafka.kafka_writer import KafkaWriter
-from keyed.changelog.model import LogHeader, batch_id
-from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
+from keyed.changelog.model import LogHeader, batch_id, decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged, ChangelogError, DefinitionError
 from keyed.kafka.client import Cluster, Partition, check_client
 from keyed.kafka.transactions import transactions_of

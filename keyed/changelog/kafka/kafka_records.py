@@ -11,7 +11,7 @@ later record of the same key, or if its value is null, for the tombstone retenti
     E | length of operator (u16) | operator (UTF-8) | hash of the user's key (i64) | length of prefix (u32)
       | prefix | sub                        an entry
 
-Values: of H, C, P and K the records of `keyed.changelog.records`; of E the value of the entry, or null if it was
+Values: of H, C, P and K the records of `keyed.changelog.model`; of E the value of the entry, or null if it was
 removed. Prefix and sub are those of `keyed.content.addresses`; rows of tables are entries in the form of
 `keyed.content.table_entries`. The hash is that of `keyed.codec.key_hash`, whose `group_of` gives the key group for any
 number of groups.
@@ -40,8 +40,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.ids import random_id
-from keyed.changelog.model import Commit, LogHeader
-from keyed.changelog.records import decode_header, encode_header
+from keyed.changelog.model import Commit, LogHeader, decode_header, encode_header
 from keyed.codec.key_hash import encoded_key_hash
 from keyed.errors import ChangelogError, CorruptionError
 from keyed.kafka.client import Cluster, Headers, Partition

@@ -2,10 +2,10 @@
 
 Names under the prefix, of objects that are never replaced::
 
-    header                                   header (`keyed.changelog.records`)
+    header                                   header (`keyed.changelog.model`)
     groups/00000/, groups/00001/, ...        a key group each (`keyed.changelog.directory.group_folder`)
     positions/00000000000000000007.position  the runner's positions in its sources after sequence 7
-    kept/<name>                              other data of the runner (both in `keyed.changelog.records`)
+    kept/<name>                              other data of the runner (both in `keyed.changelog.model`)
 
 Each is written by a put that is refused if an object of this name exists. This fences writers. Objects are written
 atomically, so none is torn: a truncated one is damaged.
@@ -22,9 +22,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from keyed.base.arguments import setting_text
-from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import type_of
+from keyed.base.arguments import Duration, milliseconds_of, setting_text, type_of
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.directory_changelog import DirectoryReader
 from keyed.changelog.directory.group_folder import GroupFiles, Listing

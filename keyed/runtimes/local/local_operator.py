@@ -10,9 +10,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from keyed.base.durations import MIN_TIMESTAMP
-from keyed.changelog.model import close_positions, export_interval
-from keyed.changelog.records import put_positions
+from keyed.base.arguments import MIN_TIMESTAMP
+from keyed.changelog.model import close_positions, export_interval, put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables, merged_chunks

@@ -18,14 +18,13 @@ from typing import NoReturn
 import attrs
 
 from keyed.arrow.write import arrow_schema
+from keyed.base.arguments import Shown
 from keyed.base.background import Status
 from keyed.base.ids import random_id
 from keyed.base.private_files import folder_path
-from keyed.base.shown import Shown
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
-from keyed.changelog.model import export_interval
-from keyed.changelog.records import encode_bundle
+from keyed.changelog.model import encode_bundle, export_interval
 from keyed.destinations.sink import Owner, Record, SinkWriter, claim_order, decode_mark, encode_mark
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream

@@ -16,9 +16,8 @@ from uuid import UUID
 import attrs
 
 from keyed.arrow.read import UNREADABLE, column_values, raw_rows, unreadable_column, unreadable_rows
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, time_text
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, shown, time_text
 from keyed.base.schemas import Schema
-from keyed.base.shown import shown
 from keyed.base.sources import BadElement
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
@@ -28,8 +27,7 @@ from keyed.engine.channels import ChannelId
 from keyed.engine.emitted_values import OutputCopies
 from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
 from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction
-from keyed.job.graph import Input, Keys, Port, Source, Stage
-from keyed.job.transforms import Transform, keeps_tables
+from keyed.job.graph import Input, Keys, Port, Source, Stage, Transform, keeps_tables
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import Row, fields_of, names_of_class, row_class
 from keyed.runtimes.usage_warnings import unit_warning

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from keyed.base.durations import clock_text
+from keyed.base.arguments import clock_text
 from keyed.job.results import Progress
 
 _log = logging.getLogger(__name__)

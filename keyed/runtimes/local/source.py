@@ -24,14 +24,13 @@ import attrs
 import msgspec
 
 from keyed.arrow.read import raw_rows, table_rows
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.base.extras import arrow_table, is_instance
 from keyed.base.sources import PAUSE, SeekableSource
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, QueryFailed, SourceError
 from keyed.job.functions import VectorizedFunction
 from keyed.job.global_tables import GlobalTable, TableReader
-from keyed.job.graph import Source, Stage
-from keyed.job.transforms import keeps_tables
+from keyed.job.graph import Source, Stage, keeps_tables
 from keyed.runtimes.local.local_position import ROWS, LocalPosition, SourcePosition, Tracker
 from keyed.runtimes.local.local_rows import (
     Limit,

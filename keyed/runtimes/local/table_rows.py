@@ -14,14 +14,13 @@ import pyarrow.compute as pc
 from keyed.arrow.event_times import event_times, highest_by_partition, time_order
 from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.write import table_of
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.schemas import Schema, schema_of
 from keyed.codec.keys import key_type
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction, combines
+from keyed.job.functions import TIMESTAMP_COLUMN, OperatorSpec, VectorizedFunction, combines
 from keyed.job.graph import Port, Stage
-from keyed.job.operators import OperatorSpec
 from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.table_state.batches import (

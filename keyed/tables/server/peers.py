@@ -20,7 +20,7 @@ import attrs
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
-from keyed.base.shown import without_credentials
+from keyed.base.arguments import without_credentials
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.tables.follower import shown_groups
 from keyed.tables.server.access import checked_token

@@ -11,7 +11,7 @@ import pytest
 
 import keyed
 import keyed.windows
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, clock_text, time_text
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, clock_text, time_text
 from keyed.cli.main import main
 from keyed.errors import DefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness

@@ -8,7 +8,7 @@ import pytest
 
 import keyed
 from keyed import windows as w
-from keyed.base.shown import type_of
+from keyed.base.arguments import type_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.segment_file import Segment, SegmentFile
-from keyed.changelog.model import Channel, Commit, LogHeader
-from keyed.changelog.records import (
+from keyed.changelog.model import (
+    Channel,
+    Commit,
+    LogHeader,
     decode_commit,
     decode_header,
     decode_kept,

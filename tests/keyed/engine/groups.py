@@ -10,7 +10,7 @@ from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomai
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import OperatorSpec
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 

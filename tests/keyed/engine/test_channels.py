@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import Upstream, advance, counts_channels
 from keyed.job.watermarks import WatermarkStrategy

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed import TimeDomain
-from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.engine.batch import Batch
 from keyed.vectorized import TableState, VectorizedFunction

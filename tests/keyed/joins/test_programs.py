@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.arrow.write import arrow_schema
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.joins import AsOfJoin, IntervalJoin, WindowJoin
 from keyed.testing import KeyedTestHarness, strategies
 from keyed.testing.scripts import ProcessingTime, Rescale, Rows, Watermark

@@ -10,7 +10,7 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, RestorePoint, ValueState
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import all_positions
 from keyed.errors import DefinitionError
 from keyed.recovery import flush, read_changelog, verify
 from tests.keyed.recovery import jobs

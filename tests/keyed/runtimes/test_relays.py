@@ -11,7 +11,7 @@ import pytest
 
 import keyed
 from keyed.errors import DefinitionError
-from keyed.job.transforms import Kept
+from keyed.job.graph import Kept
 
 ROWS = [{"k": f"k{n % 3}", "n": n, "at": 1_000 * n} for n in range(10)]
 COLUMNS = "k string, n bigint, at bigint"

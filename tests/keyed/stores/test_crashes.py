@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, TIMER_EVENT, TTL_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import TableDelta

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP
 from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import TableDelta
 from keyed.content.row_hash import HASH_VERSION

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import keyed
-from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.arguments import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed.changelog.records import encode_header
+from keyed.changelog.model import encode_header
 from keyed.cli.main import main
 from keyed.tables import open_tables
 from keyed.tables.sql import run_sql

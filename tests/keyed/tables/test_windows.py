@@ -12,7 +12,7 @@ import pytest
 
 import keyed
 from keyed import windows as w
-from keyed.base.durations import instant_ms
+from keyed.base.arguments import instant_ms
 from keyed.cli.main import main
 from keyed.extending import inner_state
 from keyed.tables.json_values import windows_of

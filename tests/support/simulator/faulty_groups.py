@@ -15,8 +15,7 @@ from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, LocalStoreError
-from keyed.job.functions import Function
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import Function, OperatorSpec
 from keyed.job.restoring import RestorePoint
 from keyed.recovery import verify
 from keyed.runtimes.spark.worker.worker_caches import WriterCache

@@ -26,8 +26,7 @@ from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
 from keyed.engine import group_log
 from keyed.errors import KeyedError
-from keyed.job.functions import Function
-from keyed.job.operators import Order
+from keyed.job.functions import Function, Order
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.stores.scratch import ScratchFolder

@@ -20,8 +20,7 @@ from typing import Any
 import attrs
 
 from keyed.base.ids import random_id
-from keyed.changelog.model import Changelog, batch_id
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import Changelog, all_positions, batch_id
 from keyed.codec.frames import refusal_of_version
 from keyed.codec.state_schema import StateSchema, check_compatible
 from keyed.engine.registry import Registry

@@ -11,8 +11,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 
 import attrs
 
-from keyed.changelog.model import Changelog, batch_id, export_interval
-from keyed.changelog.records import all_positions, put_positions
+from keyed.changelog.model import Changelog, all_positions, batch_id, export_interval, put_positions
 from keyed.codec.frames import RecordFormat
 from keyed.engine.group_log import MOST_COMMITS
 from keyed.errors import ChangelogFenced, CheckpointError

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from keyed.base.column_types import of_spark, quoted
-from keyed.base.schemas import Schema, checked_schema
+from keyed.base.schemas import Schema, checked_schema, of_spark, quoted
 from keyed.codec.key_hash import spark_hash_expression
 from keyed.errors import DefinitionError, EncodingError
 from keyed.job.graph import Keys, Source, Stage

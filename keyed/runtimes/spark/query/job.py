@@ -10,8 +10,8 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.background import Status
-from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.ids import random_id
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError

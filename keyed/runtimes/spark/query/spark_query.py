@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from keyed.base.arguments import MAX_TIMESTAMP, Shown
 from keyed.base.background import Status
-from keyed.base.durations import MAX_TIMESTAMP
-from keyed.base.shown import Shown
 from keyed.destinations.function import CollectSink
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.job.graph import BoundOutput, Port, Stage

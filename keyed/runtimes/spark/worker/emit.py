@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from keyed.arrow.read import plain_values
 from keyed.arrow.write import arrays_of, arrow_schema
-from keyed.base.column_types import quoted
-from keyed.base.schemas import Schema
+from keyed.base.schemas import Schema, quoted
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
 from keyed.table_state.batches import shaped, timestamped

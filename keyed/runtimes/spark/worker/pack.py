@@ -22,14 +22,13 @@ import pyarrow.compute as pc
 
 from keyed.arrow.event_times import event_times, highest_by_partition
 from keyed.arrow.read import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
-from keyed.base.durations import MAX_TIMESTAMP
-from keyed.base.shown import shown
+from keyed.base.arguments import MAX_TIMESTAMP, shown
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.job.functions import VectorizedFunction
-from keyed.job.transforms import Transform
+from keyed.job.graph import Transform
 from keyed.runtimes.initial_frames import cut
 from keyed.runtimes.recording import Recorder, with_timestamps
 from keyed.runtimes.spark.worker.wire import (

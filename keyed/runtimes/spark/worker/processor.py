@@ -25,8 +25,7 @@ from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
-from keyed.job.functions import VectorizedFunction
-from keyed.job.operators import OperatorSpec, Store
+from keyed.job.functions import OperatorSpec, Store, VectorizedFunction
 from keyed.job.results import log_restore
 from keyed.recovery.cut import Cut
 from keyed.recovery.loading import load

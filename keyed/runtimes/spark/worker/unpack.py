@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, table_chunks
-from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk, merged_chunks
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.initial_rows import InitialEntry, entries_of
 from keyed.engine.key_checks import check_table
 from keyed.errors import OutputDefinitionError
-from keyed.job.functions import VectorizedFunction, combines
-from keyed.job.operators import OperatorSpec
+from keyed.job.functions import OperatorSpec, VectorizedFunction, combines
 from keyed.runtimes.spark.worker.wire import STATE, TIMESTAMP, PackedNote, PackedRows, read_payload
 from keyed.table_state.batches import combined, in_time_order, with_times
 

@@ -31,7 +31,7 @@ from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.group_log import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.job.operators import Store, store_name
+from keyed.job.functions import Store, store_name
 from keyed.stores import MemoryStore
 from keyed.stores.opening import open_store
 

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.changelog.kafka.kafka_reader import KafkaReader
+from keyed.changelog.kafka.kafka_group import KafkaReader
 from keyed.changelog.kafka.kafka_records import COMMIT, HEADER, RecordKeys, entry_headers, marker_headers
-from keyed.changelog.model import Commit, LogHeader
-from keyed.changelog.records import encode_commit, encode_header
+from keyed.changelog.model import Commit, LogHeader, encode_commit, encode_header
 from keyed.errors import CorruptionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic

@@ -10,7 +10,7 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka import kafka_changelog as module
-from keyed.changelog.records import decode_commit, decode_header, decode_position
+from keyed.changelog.model import decode_commit, decode_header, decode_position
 from keyed.codec.key_hash import key_hash
 from keyed.content.addresses import key_of
 from keyed.errors import ChangelogError

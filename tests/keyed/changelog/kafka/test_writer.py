@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.changelog.records import encode_commit
+from keyed.changelog.model import encode_commit
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema

@@ -15,7 +15,7 @@ import pytest
 import keyed
 from keyed import collect_sink
 from keyed.changelog import DirectoryChangelog
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import all_positions
 from keyed.errors import SinkError, UserFunctionError
 from keyed.job.results import Restored
 from keyed.runtimes.spark.session.java import require_java_home

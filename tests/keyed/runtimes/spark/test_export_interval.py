@@ -10,7 +10,7 @@ import pytest
 import keyed
 from keyed import RestorePoint
 from keyed.changelog import DirectoryChangelog
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import all_positions
 from keyed.errors import DefinitionError, KeyedError
 from keyed.job.results import Restored
 from keyed.recovery import verify

@@ -24,7 +24,7 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.changelog.records import all_positions
+from keyed.changelog.model import all_positions
 from keyed.recovery import verify
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
 from tests.keyed.recovery.jobs import Life

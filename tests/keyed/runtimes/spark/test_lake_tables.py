@@ -21,7 +21,7 @@ import pytest
 
 import keyed
 from keyed.arrow.write import arrow_schema
-from keyed.base.column_types import quoted
+from keyed.base.schemas import quoted
 from keyed.changelog import DirectoryChangelog
 from keyed.destinations.delta_table import DeltaLakeTable, DeltaSink
 from keyed.destinations.iceberg_table import IcebergLakeTable

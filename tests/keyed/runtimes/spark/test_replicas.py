@@ -13,7 +13,7 @@ import pytest
 
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.job.operators import Store
+from keyed.job.functions import Store
 from keyed.runtimes.spark.worker import worker_caches
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.worker_caches import ReplicaCache, default_local_dir
