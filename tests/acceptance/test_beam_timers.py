@@ -9,16 +9,7 @@ from keyed import KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.steps import Case, with_domains
-from tests.acceptance.support import (
-    PROCESSING,
-    Harness,
-    Told,
-    advance,
-    both_domains,
-    both_stores,
-    key_of,
-    pending,
-)
+from tests.acceptance.support import PROCESSING, Harness, Told, advance, both_domains, both_stores, key_of, pending
 from tests.support.data_files import read_data
 
 

@@ -16,13 +16,7 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError, StateSchemaChanged
 from tests.acceptance.steps import Case, as_data
-from tests.acceptance.support import (
-    EVENT,
-    PROCESSING,
-    Harness,
-    Told,
-    both_domains,
-)
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_domains
 from tests.support.data_files import read_data
 
 TTL = 100

@@ -10,15 +10,7 @@ import pytest
 
 from keyed.errors import DefinitionError
 from tests.acceptance.steps import Case, with_domains
-from tests.acceptance.support import (
-    EVENT,
-    PROCESSING,
-    Harness,
-    advance,
-    both_stores,
-    pending,
-    register,
-)
+from tests.acceptance.support import EVENT, PROCESSING, Harness, advance, both_stores, pending, register
 from tests.support.data_files import read_data
 
 

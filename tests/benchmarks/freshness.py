@@ -57,11 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_WHAT = ("event to push", "batch", "commit to push")
+_WHAT = ("event to commit", "event to push", "batch", "commit to push")
 
 
 def _times(spark: Any, options: argparse.Namespace) -> tuple[list[float], ...]:
-    """Seconds from each event's sending to its push, of each batch, and from its commit to the push."""
+    """Seconds from each event's sending to its commit and its push, of each batch, and from commit to push."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="keyed-freshness-") as name, _events(options.rate) as port:
@@ -75,9 +75,7 @@ def _times(spark: Any, options: argparse.Namespace) -> tuple[list[float], ...]:
         )
         seconds = _WARM + options.seconds
         follower = context.Process(
-            target=_follow,
-            args=(changelog, str(folder / "tables"), seconds, send, options.sql),
-            daemon=True,
+            target=_follow, args=(changelog, str(folder / "tables"), seconds, send, options.sql), daemon=True
         )
         try:
             while changelog.header() is None:
@@ -89,6 +87,7 @@ def _times(spark: Any, options: argparse.Namespace) -> tuple[list[float], ...]:
             commits = {int(path.name): path.stat().st_mtime for path in (folder / "checkpoint/commits").glob("[0-9]*")}
             reports = [report for report in query.query.recentProgress if "addBatch" in report["durationMs"]]
             return (
+                [commits[batch - 1] - sent for sent, _, batch in found if batch - 1 in commits],
                 [pushed - sent for sent, pushed, _ in found],
                 [report["durationMs"]["triggerExecution"] / 1000 for report in reports[len(reports) // 4 :]],
                 [pushed - commits[batch - 1] for _, pushed, batch in found if batch - 1 in commits],

@@ -43,7 +43,6 @@ from examples.nexmark.catalog import run as run_locally
 from examples.nexmark.generator import Generator
 from tests.benchmarks.events import FOLDER, ignored_folder
 from tests.benchmarks.meter import lines_with_meter, mark
-from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import (
     FLINK,
     FLINK_CANNOT,
@@ -100,18 +99,9 @@ class CannotRun(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where results differ or a run failed."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.latency and not set(options.only) & set(LATENCY_QUERIES):
-        parser.error(f"--latency measures {', '.join(LATENCY_QUERIES)}")
+    options = _parser().parse_args(arguments)
     if options.child is not None:
         _child(options.engines[0], options.only[0], [Path(folder) for folder in options.child])
-        return 0
-    if options.latency:
-        chosen = [query for query in options.only if query in LATENCY_QUERIES]
-        print(_settings(options), flush=True)
-        print(f"a file of events each {FILE_MS} ms; {options.warm} s to warm up, then {options.seconds} s")
-        print(latency_table(options.rate, options.warm, options.seconds, chosen, _CONFIG))
         return 0
     ignored_folder(_FOLDER)
     few, warm = _folder(_FEW, _FEW_RATE), _folder(min(_FILE, options.events), options.rate)
@@ -234,10 +224,6 @@ def _parser() -> argparse.ArgumentParser:
         "--log", type=Path, metavar="FILE", help="where a line of each query and engine is added (JSON)"
     )
     parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")
-    latency = "measure latencies of keyed on Spark instead (q1, q5, q8, q18; about 15 minutes)"
-    parser.add_argument("--latency", action="store_true", help=latency)
-    parser.add_argument("--warm", type=positive, default=20, help="seconds before events count, with --latency")
-    parser.add_argument("--seconds", type=positive, default=40, help="seconds for which events count, with --latency")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser
 

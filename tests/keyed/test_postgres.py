@@ -111,10 +111,7 @@ def test_a_table_with_other_columns_or_without_the_key_is_refused(postgres, name
         changes([row("a", 1)]).run(postgres_sink(name, key="x", conninfo=postgres))
 
 
-ODD = [
-    ("k string", (None,), "a null in the key"),
-    ("k string, s string", ("a", "x\0y"), "a NUL in 's'"),
-]
+ODD = [("k string", (None,), "a null in the key"), ("k string, s string", ("a", "x\0y"), "a NUL in 's'")]
 
 
 @pytest.mark.parametrize(("columns", "values", "reason"), ODD)

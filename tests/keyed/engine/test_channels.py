@@ -34,28 +34,9 @@ def test_the_watermark_is_the_least_of_both_inputs_each_with_its_delay():
     assert run([PLAIN, SLOW], *steps) == [MIN_TIMESTAMP, 29, 49]
 
 
-def test_an_input_that_was_silent_for_its_time_does_not_hold_the_watermark_back():
-    steps = [({(0, ""): 50, (1, ""): 20}, 0), ({(0, ""): 60}, 99), ({(0, ""): 70}, 1)]
-    assert run([PLAIN, IDLE], *steps) == [19, 19, 69]
-
-
-def test_without_idleness_silence_holds_the_watermark_back_for_ever():
-    assert run([PLAIN, PLAIN], ({(0, ""): 50}, 0), ({(0, ""): 60}, 10**9)) == [MIN_TIMESTAMP] * 2
-
-
 def test_when_all_are_idle_the_watermark_goes_to_the_greatest():
     steps = [({(0, ""): 50, (1, ""): 20}, 0), ({}, 99), ({}, 1), ({}, 1000)]
     assert run([IDLE, IDLE], *steps) == [19, 19, 49, 49]
-
-
-def test_one_that_comes_back_late_is_not_waited_for_before_it_has_caught_up():
-    steps = [
-        ({(0, ""): 50, (1, ""): 20}, 0),
-        ({(0, ""): 200}, 100),
-        ({(0, ""): 210, (1, ""): 30}, 1),  # behind 199: the watermark goes on
-        ({(0, ""): 300, (1, ""): 220}, 1),  # has caught up: it is waited for
-    ]
-    assert run([PLAIN, IDLE], *steps) == [19, 199, 209, 219]
 
 
 def test_partitions_are_known_from_their_first_row_on():

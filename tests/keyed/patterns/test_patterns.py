@@ -75,12 +75,6 @@ def test_a_condition_may_use_what_has_matched_so_far():
     assert stream_of(payments(0.5, 40, 60)).match(tenfold).select(amounts).run().values == [[0.5, 60]]
 
 
-def test_rows_out_of_order_are_matched_by_time():
-    rows = payments(0.5, 3, 60)
-    found = keyed.stream(rows[::-1], timestamp="time", watermark=keyed.bounded_out_of_orderness(seconds=5))
-    assert found.key_by("card").match(FRAUD).select(amounts).run(rows_per_batch=1).values == [[0.5, 60]]
-
-
 def test_a_step_that_was_left_out_has_no_rows():
     pattern = Pattern.begin("small", small).next("any").optional().next("large", large)
     seen = stream_of(payments(0.5, 60)).match(pattern).select(lambda m: (list(m), m["any"], m.first("any"), "any" in m))
@@ -214,33 +208,6 @@ def test_a_partial_match_that_times_out_goes_to_its_side_output():
     assert output.side_output("unfinished").run().values == [[0.5], [0.2], [0.1]]
 
 
-def test_a_time_out_has_its_own_time():
-    pattern = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").within(10)
-    rows = [(0, "a"), (3, "a"), (100, "x")]
-    assert matches_of(pattern, rows) == [("timed out", 10, {"a": ["a"]}), ("timed out", 13, {"a": ["a"]})]
-    # A row just at the limit is too late, as in Flink.
-    assert [kind for kind, _, _ in matches_of(pattern, [(0, "a"), (9, "b")])] == ["match"]
-    assert [kind for kind, _, _ in matches_of(pattern, [(0, "a"), (10, "b")])] == ["timed out"]
-
-
-def test_not_followed_by_at_the_end_matches_when_the_time_is_over():
-    pattern = Pattern.begin("a", lambda row: row == "a").not_followed_by("b", lambda row: row == "b").within(10)
-    assert matches_of(pattern, [(0, "a"), (5, "x"), (20, "b")]) == [("match", 10, {"a": ["a"]})]
-    assert matches_of(pattern, [(0, "a"), (5, "b"), (20, "x")]) == []
-    silent = Pattern.begin("a", lambda row: row == "a").not_followed_by("any").within(10)
-    assert matches_of(silent, [(0, "a"), (20, "a"), (25, "x")]) == [("match", 10, {"a": ["a"]})]
-
-
-def test_within_limits_the_time_since_the_previous_row():
-    pattern = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").times(2)
-    near = pattern.within(10, since="previous")
-    assert [kind for kind, _, _ in matches_of(near, [(0, "a"), (9, "b"), (18, "b")])] == ["match"]
-    assert matches_of(near, [(0, "a"), (9, "b"), (19, "b")]) == [("timed out", 19, {"a": ["a"], "b": ["b"]})]
-    between = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").times(2, within=5)
-    assert [kind for kind, _, _ in matches_of(between, [(0, "a"), (90, "b"), (94, "b")])] == ["match"]
-    assert [kind for kind, _, _ in matches_of(between, [(0, "a"), (90, "b"), (95, "b")])] == ["timed out"]
-
-
 def test_late_rows_are_counted_or_go_to_their_side_output():
     rows = [*payments(0.5, 3, 60), {"card": "c", "time": 0, "amount": 0.1}]
     matched = stream_of(rows).match(FRAUD)
@@ -285,20 +252,6 @@ def test_a_strategy_may_refuse_a_match_without_its_step():
     first = Pattern.begin("x", large, after_match=skip).next("b", small)
     with pytest.raises(UserFunctionError, match="it would be found again"):
         stream_of(payments(60, 0.5)).match(first).select(amounts).run()
-
-
-def test_rows_that_match_nothing_leave_no_state():
-    with keyed.testing.KeyedTestHarness(
-        stream_of([]).match(FRAUD).select(amounts).operators["PatternOperator"],
-        key=lambda row: row["card"],
-        order="watermark",
-    ) as harness:
-        for row in payments(3, 0.5, 60, 4):
-            harness.process(row, row["time"])
-        harness.advance_watermark(3000)
-        assert [record.value for record in harness.take_output()] == [[0.5, 60]]
-        assert [harness.state(name) for name in harness.state_names] == [{}] * len(harness.state_names)
-        assert harness.pending_timers() == []
 
 
 def test_partial_matches_are_rows_of_a_state_table(tmp_path):

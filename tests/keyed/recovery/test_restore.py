@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, ListState, MapState, RestorePoint, TimeDomain, ValueState, errors
-from keyed import windows as w
+from keyed import KeyedProcessFunction, RestorePoint, ValueState, errors
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.engine.loader import Loader
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
-from keyed.testing import KeyedTestHarness, MemoryChangelog
+from keyed.testing import MemoryChangelog
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
-from tests.support.window_operators import window_rows
 
 #: Jobs whose outputs do not depend on the order in which key groups come.
 ORDERLESS = sorted(set(jobs.JOBS) - {"functions"})
@@ -68,67 +66,6 @@ def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     # The last batch had not been exported yet, and was run again.
     assert result.restored == Restored(6, with_position=True)
     assert result.batches == 21 - 7
-
-
-class Sessions(KeyedProcessFunction):
-    """A session per key and gap, with both kinds of timers, and all that came in a list and a map."""
-
-    seen = ListState(int)
-    counts = MapState(str, int)
-
-    def process_element(self, value, ctx):
-        _, number = value
-        timers = ctx.timer_service()
-        self.seen.add(number)
-        self.counts[f"n{number % 3}"] = self.counts.get(f"n{number % 3}", 0) + 1
-        timers.set_timer("gap", ctx.timestamp() + 10)
-        timers.set_timer("idle", timers.current_processing_time() + 50, TimeDomain.PROCESSING_TIME)
-        timers.register_event_time_timer(ctx.timestamp() // 7 * 7 + 20)
-        return ()
-
-    def on_timer(self, timestamp, ctx):
-        yield ctx.get_current_key(), ctx.timer_name(), timestamp, list(self.seen), dict(self.counts.items())
-        if ctx.timer_name() == "gap":
-            self.seen.clear()
-
-
-def of_key(element: Any) -> Any:
-    return element[0]
-
-
-def feed(harness: KeyedTestHarness, numbers: range) -> None:
-    for number in numbers:
-        harness.process((f"key{number % 200}", number), number)
-        if number % 40 == 0:
-            harness.advance_watermark(number - 15)
-
-
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), pytest.param(15, 77, marks=pytest.mark.slow), (3, 1)])
-def test_open_sessions_and_pending_timers_survive(before, after):
-    first, second = MemoryChangelog(), MemoryChangelog()
-    with KeyedTestHarness(Sessions(), key=of_key, parallelism=before, changelog=first) as harness:
-        feed(harness, range(300))
-        with KeyedTestHarness(
-            Sessions(), key=of_key, parallelism=after, changelog=second, restore_from=first
-        ) as restored:
-            assert harness.pending_timers() == restored.pending_timers()
-            assert harness.state_entries() == restored.state_entries() > 200
-            assert (harness.current_watermark, harness.current_processing_time) == (
-                restored.current_watermark,
-                restored.current_processing_time,
-            )
-            harness.take_output()
-            for one in (harness, restored):
-                feed(one, range(300, 420))
-                one.advance_processing_time(60)
-                one.end_of_input()
-            # Outputs come group by group; each key's are in order.
-            outputs = [sorted(one.take_output(), key=lambda record: record.value[0]) for one in (harness, restored)]
-            assert outputs[0] == outputs[1]
-            assert len(outputs[0]) > 300
-    header = second.header()
-    assert header is not None
-    assert header.parallelism == after
 
 
 def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_path, caplog):
@@ -353,12 +290,6 @@ class TestRefusals:
         with pytest.raises(errors.ChangelogDiverged, match="ends with batch 1 of an earlier run"):
             run_count(range(10), used, old)
 
-    def test_a_new_query_with_the_changelog_of_an_old_one(self):
-        log = MemoryChangelog()
-        run_count(range(10), log)
-        with pytest.raises(errors.ChangelogDiverged, match="restore_from= this one to take over its state"):
-            run_count(range(10), log)
-
     @pytest.mark.parametrize(
         ("arguments", "match"),
         [
@@ -457,25 +388,6 @@ def test_an_operator_that_is_new_in_the_query_starts_empty_at_the_same_batch():
     assert (result.batches, max(result.values)) == (2, 10)
     # So they can be restored together from now on.
     assert [commit.sequence for commit, _ in new.reader(0).commits()] == [6, 7]
-
-
-def test_calendar_and_global_windows_survive(tmp_path):
-    """Windows that no job of the other tests has."""
-    function = window_rows(
-        assigner=w.GlobalWindows.create(),
-        trigger=w.PurgingTrigger.of(w.CountTrigger.of(5)),
-        aggregate=w.Sum(lambda v: v[1]),
-    )
-    log = MemoryChangelog()
-    harness = KeyedTestHarness(function, key=of_key, parallelism=2, changelog=log)
-    for number in range(33):
-        harness.process((f"key{number % 3}", number), number)
-    harness.take_output()
-    restored = KeyedTestHarness(function, key=of_key, parallelism=3, restore_from=log)
-    for one in (harness, restored):
-        for number in range(33, 60):
-            one.process((f"key{number % 3}", number), number)
-    assert sorted(harness.take_output()) == sorted(restored.take_output()) != []
 
 
 def test_files_of_a_local_store_that_was_left_are_not_taken_for_state(tmp_path: Path):

@@ -27,14 +27,7 @@ from keyed.errors import DefinitionError, ExtraNotInstalled
 from keyed.job.results import Progress
 from keyed.metrics import OpenTelemetry, Prometheus
 from keyed.runtimes import metrics_export
-from keyed.runtimes.job_metrics import (
-    METRICS,
-    OF_OPERATORS,
-    OF_QUERY,
-    OF_REPLICATIONS,
-    JobMetrics,
-    MetricsSource,
-)
+from keyed.runtimes.job_metrics import METRICS, OF_OPERATORS, OF_QUERY, OF_REPLICATIONS, JobMetrics, MetricsSource
 from keyed.tables import open_tables
 from keyed.tables.replication import Replication
 from tests.keyed.runtimes.conftest import CASES

@@ -12,7 +12,7 @@ import pytest
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix
 from keyed.errors import LocalStoreError
-from keyed.stores import disk_store, lmdb_store, open_lmdb_store
+from keyed.stores import lmdb_store, open_lmdb_store
 from keyed.stores.database import delete_folder
 from keyed.stores.store_mark import StoreMark
 from keyed.testing.store_conformance import ReferenceStore, assert_same
@@ -370,15 +370,6 @@ def test_a_store_of_another_version_is_left_alone_and_not_read(tmp_path, monkeyp
         applied(tmp_path, 1, b"1")
     store = open_lmdb_store(tmp_path)
     assert store.position() is None
-    store.close()
-
-
-def test_a_position_of_an_unknown_version_empties_the_store(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(disk_store, "_VERSION", 2)
-        applied(tmp_path, 1, b"1")
-    store = open_lmdb_store(tmp_path)
-    assert_same(store, ReferenceStore())
     store.close()
 
 

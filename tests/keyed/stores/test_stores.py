@@ -30,6 +30,7 @@ from keyed.content.local_store import LocalStore
 from keyed.errors import DefinitionError, LocalStoreError
 from keyed.stores import MemoryStore, open_lmdb_store, open_rocks_store
 from keyed.stores.database import Database
+from keyed.stores.lmdb_store import LmdbStore
 from keyed.stores.opening import open_store
 from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
@@ -377,15 +378,16 @@ def test_files_that_are_not_the_stores_own_are_left_alone(tmp_path):
     assert (tmp_path / "mine.txt").read_text() == "x"
 
 
-def test_a_position_record_of_a_later_version_empties_the_store(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("opened", "store_class"), [(open_rocks_store, RocksStore), (open_lmdb_store, LmdbStore)])
+def test_a_position_record_of_a_later_version_empties_the_store(tmp_path, monkeypatch, opened, store_class):
     monkeypatch.setattr("keyed.stores.disk_store._VERSION", 2)
-    store = open_rocks_store(tmp_path)
+    store = opened(tmp_path)
     store.apply("log", 1, [(value("a"), b"", b"1")])
     store.close()
     monkeypatch.undo()
     with pytest.raises(LocalStoreError, match="version 2"):
-        RocksStore(tmp_path)
-    store = open_rocks_store(tmp_path)
+        store_class(tmp_path)
+    store = opened(tmp_path)
     assert_same(store, ReferenceStore())
     store.close()
 

@@ -6,11 +6,11 @@ import logging
 import pytest
 
 import keyed
-from keyed import ObjectStoreChangelog, RestorePoint
+from keyed import ObjectStoreChangelog
 from keyed.changelog.objects import bucket
 from keyed.cli.main import main
 from keyed.errors import DefinitionError
-from keyed.recovery import flush, read_changelog, verify
+from keyed.recovery import read_changelog, verify
 from keyed.testing import KeyedTestHarness
 from tests.keyed.recovery.test_restore import Count, run_count
 from tests.support.s3 import KEY_ID, SECRET
@@ -42,13 +42,6 @@ def test_a_job_is_restored_at_another_parallelism(tmp_path):
     assert [group.problem for group in verify(tmp_path / "second", URL + "2")] == ["", ""]
 
 
-def test_a_past_batch_is_restored(tmp_path):
-    run_count(range(100), URL, checkpoint=tmp_path / "first")
-    point = RestorePoint(URL, as_of=3)
-    assert point.changelog == ObjectStoreChangelog(URL)
-    assert run_count(range(100), restore_from=point, checkpoint=tmp_path / "second").batches == 6
-
-
 def test_tables_and_readers_take_it(tmp_path):
     run_count(range(100), URL, parallelism=2, checkpoint=tmp_path / "checkpoint")
     with poll_tables(URL, tmp_path / "tables") as tables:
@@ -60,12 +53,6 @@ def test_tables_and_readers_take_it(tmp_path):
     assert set(found) == set(range(10))
     with KeyedTestHarness.from_changelog(URL, Count(), key=lambda number: number % 10, keys=[3]) as harness:
         assert harness.state(state) == {3: found[3]}
-
-
-def test_a_checkpoint_is_flushed_to_it(tmp_path):
-    run_count(range(100), checkpoint=tmp_path / "checkpoint")
-    assert flush(tmp_path / "checkpoint", {"Count": URL}) == {"Count": 9}
-    assert [group.problem for group in verify(tmp_path / "checkpoint", URL)] == [""]
 
 
 def test_commands_take_it(tmp_path, capsys):

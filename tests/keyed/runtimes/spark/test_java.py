@@ -122,8 +122,7 @@ def test_versions_before_17_are_too_old(tmp_path, on_path, version):
 
 
 @pytest.mark.parametrize(
-    "script",
-    ["exit 1", "echo hello", "kill -9 $$", "exec /bin/sleep 600", "not a program", "#!/no/such/shell\n"],
+    "script", ["exit 1", "echo hello", "kill -9 $$", "exec /bin/sleep 600", "not a program", "#!/no/such/shell\n"]
 )
 def test_a_program_that_is_no_java_or_hangs_is_passed_over(tmp_path, monkeypatch, script):
     write_program(
