@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed.extending import table_of
-from keyed.joins.column_join import TIME, ColumnJoin
+from keyed.joins.column_join import TIME, ColumnJoin, integers
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.key_index import KeyIndex
 from keyed.joins.matching import Numbers, Ordered, codes_of, distinct, last_rows
@@ -65,12 +65,16 @@ class TableJoinColumns(_TableSides):
         plan: The streams and the output.
         pairs: Returns the output of a pair.
         gone: The column that is negative in a right row that deletes the row of its key.
-        by_arrival: A right row replaces that of an earlier batch even if it is older.
+        order: Columns, the first one a time, with the order in which rows came, by which they are matched: the right
+            row that came last counts, also if it is older than one before. Right rows may have none, and then come at
+            their times.
     """
 
-    def __init__(self, plan: JoinPlan, pairs: Pairing, gone: str | None = None, *, by_arrival: bool = False) -> None:
+    def __init__(
+        self, plan: JoinPlan, pairs: Pairing, gone: str | None = None, *, order: Sequence[str] | None = None
+    ) -> None:
         super().__init__(plan, pairs, gone)
-        self._by_arrival = by_arrival
+        self._order = order
         self.table = self.state(1, "table", (), time="bigint")
 
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
@@ -80,9 +84,16 @@ class TableJoinColumns(_TableSides):
         before = self.table.lookup(distinct(came, self.keys)).select(rights.column_names)
         versions = pa.concat_tables([before, rights.cast(before.schema)])
         codes, of_left = codes_of([versions, lefts], self.keys)
-        times = _times(versions)
         count = before.num_rows
-        if count and not self._by_arrival:
+        times, moments = _times(versions), _times(lefts)
+        if self._order is not None:
+            names = self._order
+            if second is not None and names[0] in second.column_names:
+                own = [integers(second, name) for name in names]
+            else:
+                own = [times[count:], *np.zeros((len(names) - 1, len(times) - count), dtype=np.int64)]
+            moments, times[count:] = _ranks([integers(lefts, name) for name in names], own)
+        elif count:
             held = np.full(int(codes.max()) + 1, _NO_TIME)
             held[codes[:count]] = times[:count]
             kept = (times >= held[codes]) | (times == _NO_TIME)
@@ -93,7 +104,7 @@ class TableJoinColumns(_TableSides):
         is_gone = np.concatenate([np.zeros(count, dtype=bool), is_gone])
         ordered = Ordered(codes, times, np.arange(len(times)))
         if lefts.num_rows:
-            matches = ordered.last(of_left, _times(lefts), inclusive=True)
+            matches = ordered.last(of_left, moments, inclusive=True)
             has = np.flatnonzero(matches >= 0)
             matches[has[is_gone[matches[has]]]] = -1
             chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(matches >= 0)
@@ -200,6 +211,15 @@ def changes_of(rows: pa.Table, count: int, places: Numbers, latest: Numbers, col
     rows = rows.take(order).append_column(column, pa.array(change[order], pa.int8()))
     times = latest[places[order]]
     return rows.append_column(TIMESTAMP_COLUMN, pa.array(times, mask=times == _NO_TIME))
+
+
+def _ranks(first: Sequence[Numbers], second: Sequence[Numbers]) -> list[Numbers]:
+    """Return numbers for the rows of two tables in the order of the same columns of both, equal for equal rows."""
+    columns = np.array([np.concatenate(each) for each in zip(first, second, strict=True)])
+    order = np.lexsort(columns[::-1])
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.cumsum(np.diff(columns[:, order], prepend=0).any(axis=0))
+    return np.split(ranks, [len(first[0])])
 
 
 def _times(rows: pa.Table, places: Numbers | None = None) -> Numbers:

@@ -82,6 +82,9 @@ class SqlSource:
 CHANGE = "#change"
 #: The column of a stream's time when a row came: the highest time of the rows of its input up to it.
 STREAM = "#stream"
+#: The column of a row's number among those of all inputs, in scripts that need it: the order of rows that came at one
+#: time of the stream. What an operator emits at a time of its own comes after all of them.
+PLACE = "#place"
 
 
 class Catalog:

@@ -54,6 +54,12 @@ class Relation:
         return [*self.input.left.sources, *self.input.right.sources]
 
     @property
+    def joins_table(self) -> bool:
+        """True if a stream joins a table in it."""
+        join = self.input
+        return isinstance(join, SourceJoin) and (join.kind == "stream-table" or join.left.joins_table)
+
+    @property
     def carried(self) -> tuple[str, ...]:
         """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
         bounds = BOUNDS if self.window is not None else ()

@@ -16,7 +16,7 @@ from keyed.expressions.tokens import Given, Text, bound, calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column, shown_values
 from keyed.rows import members_of
-from keyed.sql.catalog import Catalog, SqlSource
+from keyed.sql.catalog import PLACE, Catalog, SqlSource
 from keyed.sql.planner import Planner
 from keyed.sql.statements import Parser
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -32,7 +32,6 @@ _OTHERS = ("namespace", "expires")
 _ROWTIME = "ROWTIME"
 #: Columns with the bounds of windows, of scripts and of Python.
 _BOUNDS = ("WINDOWSTART", "WINDOWEND", "window_start", "window_end")
-_PLACE = "#place"
 
 
 @attrs.frozen
@@ -79,7 +78,7 @@ class RowQuery:
         for number, field in enumerate(result.schema):
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 result = result.set_column(number, field.name, result.column(number).cast(pa.timestamp("us", "UTC")))
-        places: list[Any] = result.column(_PLACE).to_pylist()
+        places: list[Any] = result.column(PLACE).to_pylist()
         cells = [shown_values(result.column(name), type_) for name, _, type_ in self._step.columns]
         for place, *row in zip(places, *cells, strict=True):
             rows[place] = dict(zip(self.columns, row, strict=True))
@@ -121,7 +120,7 @@ class TableColumns:
         columns = [column([row.get(name) for row in rows], type_)[0] for name, type_ in self._all]
         places = pa.array([place for place, _ in present], pa.int64())
         names = [TIMESTAMP_COLUMN if name == _ROWTIME else name for name, _ in self._all]
-        return pa.table([*columns, places], names=[*names, _PLACE])
+        return pa.table([*columns, places], names=[*names, PLACE])
 
 
 class PushQuery(Iterator[PushedRow]):
@@ -247,5 +246,5 @@ def checked_query(
     catalog.add(SqlSource(select.source.name, "STREAM", (), read.columns, name, is_query=True))
     planner = Planner(text, catalog, values, {})
     plan = planner.plan(attrs.evolve(select, emit=None, limit=None), "STREAM", "query")
-    step = attrs.evolve(plan.before, kept=(_PLACE,))
+    step = attrs.evolve(plan.before, kept=(PLACE,))
     return RowQuery(name, [each for each, _ in plan.values], select.limit, read, step)

@@ -28,14 +28,14 @@ from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import FILES, ROWS, RowsPart, cells_of, column_part, file_parts
 from keyed.formats.sql_types import TIMESTAMP
 from keyed.formats.typed_columns import column, columns_of
-from keyed.sql.catalog import SqlSource
+from keyed.sql.catalog import PLACE, SqlSource
 from keyed.sql.name_scope import PSEUDO
 from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
 LATEST = 253_402_300_800_000
-TIME, GONE, SOURCE, PLACE, WINDOW, BAD = "#time", "#gone", "#source", "#place", "#window", "#bad"
+TIME, GONE, SOURCE, WINDOW, BAD = "#time", "#gone", "#source", "#window", "#bad"
 PARTITION, OFFSET = (PSEUDO[name][0] for name in ("ROWPARTITION", "ROWOFFSET"))
 UNREADABLE = "the format cannot read them"
 NO_TIME = "no usable timestamp"

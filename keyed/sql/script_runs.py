@@ -26,7 +26,7 @@ from keyed.job.graph import BoundOutput, Kept, is_dataframe
 from keyed.job.options import RunOptions, StartOptions
 from keyed.job.state import State
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
-from keyed.sql.catalog import CHANGE, STREAM, SqlSource
+from keyed.sql.catalog import CHANGE, PLACE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery
 from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
@@ -135,7 +135,7 @@ def _picked(number: int, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]
         own = pc.equal(table.column(SOURCE), number)
         if not pc.all(own).as_py():
             table = table.filter(own)
-        columns = [table.column(name if name == STREAM else f"{number}.{name}") for name in names]
+        columns = [table.column(name if name in (STREAM, PLACE) else f"{number}.{name}") for name in names]
         return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*names, TIMESTAMP_COLUMN])
 
     return pick
@@ -152,8 +152,13 @@ def with_own_time(table: pa.Table) -> pa.Table:
     return table.append_column(STREAM, table.column(TIMESTAMP_COLUMN))
 
 
-def streams_of(rows: Any, inputs: Mapping[str, ScriptInput]) -> dict[str, keyed.Stream]:
-    """Return the streams of the merged rows of inputs, by name."""
+def with_last_place(table: pa.Table) -> pa.Table:
+    """Return rows of an operator, which come after all others of their time."""
+    return table.append_column(PLACE, pa.repeat(2**63 - 1, table.num_rows))
+
+
+def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool) -> dict[str, keyed.Stream]:
+    """Return the streams of the merged rows of inputs, by name, with the order of their rows if that is asked for."""
     if not inputs:
         return {}
     # The inputs are one stream, which is silent if all are. Tables hold nothing back.
@@ -163,7 +168,7 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput]) -> dict[str, keyed.
     base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=watermark)
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
-        schema = stream_schema(each.source)
+        schema = stream_schema(each.source, has_places=has_places)
         streams[name] = base.map_batches(_picked(number, schema.names), output=schema)
     return streams
 
@@ -247,10 +252,15 @@ class Builder:
         streams: The streams of what is given for streams and tables by name, as tables of the declared columns, and of
             `GONE` for a table or `STREAM` for a stream.
         skipped: Counts rows that are skipped.
+        has_places: The streams have `PLACE`.
     """
 
-    def __init__(self, definitions: Definitions, streams: Mapping[str, keyed.Stream], skipped: Skipped) -> None:
+    def __init__(
+        self, definitions: Definitions, streams: Mapping[str, keyed.Stream], skipped: Skipped, *, has_places: bool
+    ) -> None:
         self._definitions = definitions
+        self._has_places = has_places
+        self._version_columns = [CHANGE, *([STREAM, PLACE] if has_places else [])]
         self._skipped = skipped
         self._streams = streams
         self._outputs: dict[str, Any] = {}
@@ -295,7 +305,9 @@ class Builder:
             columns = query.target.columns
             schema = schema_of(columns, kind, *bounds, MOMENT)
             self._records[query.name] = Records(changes.map_batches(step, output=schema), name)
-            return changes.map_batches(attrs.evolve(step, is_output=False), output=schema_of(columns, kind, *bounds))
+            placed = attrs.evolve(plan.before, kept=tuple(self._with_place(*plan.before.kept)))
+            step = attrs.evolve(step, step=placed, is_output=False)
+            return changes.map_batches(step, output=schema_of(columns, *self._with_place(kind), *bounds))
         names = tuple(each for each, _ in keys)
         if ranking is not None or grouping is not None:
             step = attrs.evolve(step, groups=names)
@@ -317,13 +329,16 @@ class Builder:
             how = join.clause.kind
             keeps = how == "FULL" or how == ("LEFT", "RIGHT")[len(sides)]
             columns = typed(step.columns)
-            schema = schema_of(columns, NO_KEY, of.carried[1])
-            is_versions = join.kind == "stream-table" and of is join.right
+            is_table = join.kind == "stream-table" and of is join.right
+            changes = self._versions(of) if is_table else None
+            further = self._with_place(of.carried[1]) if changes is None else self._version_columns
+            schema = schema_of(columns, NO_KEY, *further)
             groups = () if keeps else (JOIN,)
+            step = attrs.evolve(step, kept=(TIMESTAMP_COLUMN, *further))
             stepped = Stepped(step, query, self._skipped, groups, key=join.key, side=len(sides) + 1)
-            rows = self._versions(of) if is_versions else self._relation(of, query)
+            rows = self._relation(of, query) if changes is None else changes
             keyed_by = rows.map_batches(stepped, output=schema).key_by(NO_KEY, JOIN)
-            if is_versions:
+            if is_table:
                 # A table holds no windows of the stream back.
                 inputs = tuple(attrs.evolve(each, holds=False) for each in keyed_by.inputs)
                 keyed_by = attrs.evolve(keyed_by, inputs=inputs)
@@ -332,9 +347,11 @@ class Builder:
         is_foreign = join.kind == "foreign-key"
         keys = [part[0] for part in relation.keys] if is_foreign else []
         identity = {f"FROM of {query}": relation.label}
-        function: Any = _identified(join_of(join, left_columns, right_columns, keys), identity)
+        function: Any = _identified(
+            join_of(join, left_columns, right_columns, keys, has_places=self._has_places), identity
+        )
         columns = tuple((each.stored, each.type) for each in relation.columns if each.stored != TIMESTAMP_COLUMN)
-        schema = schema_of(columns, relation.carried[1])
+        schema = schema_of(columns, *self._with_place(relation.carried[1]))
         name = self._name(f"{query}_join")
         joined = left.connect(right).process(function, schema, name=name)
         if not is_foreign:
@@ -354,7 +371,7 @@ class Builder:
             assert isinstance(read, SqlSource)
             rows = self._source(read).map_batches(lambda table: table, output=schema_of(read.columns))
             output = rows.key_by(*call.keys).process(call.function, name=self._name(call.source.name))
-            self._sources[label] = bound_stream(call.source, output)
+            self._sources[label] = self._placed_last(bound_stream(call.source, output), call.source)
         return self._sources[label]
 
     def _match(self, plan: MatchPlan, relation: Relation, query: str) -> Any:
@@ -367,17 +384,27 @@ class Builder:
         matches = rows.process(operator, schema_of(plan.matched), name=name, order="watermark")
         timed = matches.map_batches(with_own_time, output=schema_of(plan.matched, STREAM))
         step = Stepped(plan.after, query, self._skipped)
-        return timed.map_batches(step, output=schema_of(plan.source.columns, STREAM))
+        return self._placed_last(timed.map_batches(step, output=schema_of(plan.source.columns, STREAM)), plan.source)
+
+    def _with_place(self, *carried: str) -> list[str]:
+        """Return further columns of batches, with the place if they have the time of a stream."""
+        return [*carried, PLACE] if self._has_places and STREAM in carried else [*carried]
+
+    def _placed_last(self, rows: Any, source: SqlSource) -> Any:
+        """Return the rows of an operator, with their place if the script needs it."""
+        schema = schema_of(source.columns, *self._with_place(STREAM))
+        return rows.map_batches(with_last_place, output=schema) if self._has_places else rows
 
     def _versions(self, relation: Relation) -> Any:
-        """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
+        """Return the changes of a declared table: all that come in a batch, not only the last of each key.
+
+        ``None`` for rows that a query writes.
+        """
         source = relation.input
-        assert isinstance(source, SqlSource)
-        if source.name not in self._streams or any(
-            each.target.name == source.name for each in self._definitions.queries
-        ):
-            return self._source(source)
-        schema = schema_of(source.columns, CHANGE)
+        written = {each.target.name for each in self._definitions.queries}
+        if not isinstance(source, SqlSource) or source.name not in self._streams.keys() - written:
+            return None
+        schema = schema_of(source.columns, *self._version_columns)
         return self._streams[source.name].map_batches(versions, output=schema)
 
     def _source(self, source: SqlSource) -> Any:
@@ -752,11 +779,12 @@ class _Script:
             live=live,
             topics=deployment.records() if deployment is not None and live else None,
         )
-        streams: dict[str, Any] = streams_of(rows, self._inputs)
+        has_places = not self._bound and any(each.plan.relation.joins_table for each in definitions.queries)
+        streams: dict[str, Any] = streams_of(rows, self._inputs, has_places=has_places)
         common: dict[str, Any] = {"registry": self._registry, "max_ahead": self._max_ahead}
         for name, each in self._bound.items():
             streams[name] = bound_stream(definitions.named(name), each, is_strict=definitions.is_strict, **common)
-        outputs = Builder(definitions, streams, self._skipped).outputs()
+        outputs = Builder(definitions, streams, self._skipped, has_places=has_places).outputs()
         if deployment is not None:
             deployment.prepare()
         bound = []

@@ -18,8 +18,8 @@ import pyarrow as pa
 from keyed.base.sources import PAUSE
 from keyed.errors import CheckpointError
 from keyed.kafka.kafka_source import WAIT, KafkaSource, Place, offsets_of, position_of
-from keyed.sql.catalog import STREAM
-from keyed.sql.script_inputs import BAD, PLACE, SOURCE, TIME, ScriptInput, Skipped
+from keyed.sql.catalog import PLACE, STREAM
+from keyed.sql.script_inputs import BAD, SOURCE, TIME, ScriptInput, Skipped
 
 #: Rows at either end of what was read that are compared when it is given again.
 _COMPARED = 100
@@ -196,7 +196,9 @@ class ScriptRows:
     _closed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        types: dict[str, Any] = {SOURCE: pa.int32(), TIME: pa.int64(), STREAM: pa.int64(), BAD: pa.string()}
+        types: dict[str, Any] = (
+            {SOURCE: pa.int32()} | dict.fromkeys((TIME, STREAM, PLACE), pa.int64()) | {BAD: pa.string()}
+        )
         for number, each in enumerate(self.inputs.values()):
             own = zip(numbered(number, each.schema.names), each.schema.types, strict=True)
             types |= {name: type_ for name, type_ in own if name not in types}
@@ -206,7 +208,7 @@ class ScriptRows:
             for number, (name, each) in enumerate(self.inputs.items())
             if name not in self.live
         ]
-        self._highest = 0
+        self._highest = self._rows = 0
 
     @property
     def rows_skipped(self) -> int:
@@ -222,7 +224,7 @@ class ScriptRows:
             elif isinstance(each, _InputHead):
                 inputs[each.name] = each.position()
         topics = {name: position_of([topic], self._offsets.get(name, {})) for name, topic in self.live.items()}
-        return {"inputs": inputs, "topics": topics, "highest": self._highest}
+        return {"inputs": inputs, "topics": topics, "highest": self._highest, "rows": self._rows}
 
     def seek(self, position: Any) -> None:
         """Resume after what was read. See `keyed.SeekableSource.seek`.
@@ -251,7 +253,7 @@ class ScriptRows:
                     f"the checkpoint has read {read[0]} records of the rows of {name}, which is not given; give it "
                     "again from its start, or start from a new checkpoint"
                 )
-        self._highest = position["highest"]
+        self._highest, self._rows = position["highest"], position["rows"]
 
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
@@ -314,7 +316,7 @@ class ScriptRows:
             elif is_ended:
                 if is_bad and self.keeps:
                     # The position after the bad rows.
-                    yield self._with_highest(self._nothing)
+                    yield self._with_order(self._nothing)
                 return
             else:
                 if began is None:
@@ -365,7 +367,7 @@ class ScriptRows:
             # A head of which nothing is taken keeps its offset.
             table = self._take_rows([(each, count) for each, count in parts if count]).take(order)
         reasons: Any = table.column(BAD)
-        return self._with_highest(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))
+        return self._with_order(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))
 
     def _take_rows(self, counts: Iterable[tuple[_Head, int]]) -> pa.Table:
         """Take so many of the first rows of heads, with the columns of all inputs."""
@@ -378,9 +380,12 @@ class ScriptRows:
             parts.append(rows.rename_columns(numbered(head.number, rows.column_names)).append_column(SOURCE, source))
         return pa.concat_tables(parts, promote_options="default")
 
-    def _with_highest(self, batch: pa.Table) -> pa.Table:
-        """Return a batch with the time of the stream at each row: the highest time of all inputs up to it."""
+    def _with_order(self, batch: pa.Table) -> pa.Table:
+        """Return a batch with the number of each row, and the time of the stream: the highest of all rows up to it."""
         highest = np.maximum.accumulate(np.maximum(batch.column(TIME).to_numpy(), self._highest))
         self._highest = int(highest.max(initial=self._highest))
-        place = batch.schema.get_field_index(STREAM)
-        return batch.set_column(place, STREAM, pa.array(highest)).drop_columns([BAD])
+        places = np.arange(self._rows, self._rows + len(highest))
+        self._rows += len(highest)
+        for name, column in ((STREAM, highest), (PLACE, places)):
+            batch = batch.set_column(batch.schema.get_field_index(name), name, pa.array(column))
+        return batch.drop_columns([BAD])

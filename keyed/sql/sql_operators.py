@@ -17,7 +17,7 @@ from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
 from keyed.joins.matching import codes_of, last_rows
 from keyed.joins.table_columns import changes_of
-from keyed.sql.catalog import CHANGE, STREAM, SqlSource
+from keyed.sql.catalog import CHANGE, PLACE, STREAM, SqlSource
 from keyed.sql.planner import Aggregation, QueryPlan
 from keyed.sql.script_inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
@@ -35,9 +35,10 @@ def schema_of(columns: Columns, *further: str) -> Schema:
     return Schema((*((name, type_.spark) for name, type_ in columns), *more))
 
 
-def stream_schema(source: SqlSource) -> Schema:
+def stream_schema(source: SqlSource, *, has_places: bool = False) -> Schema:
     """Return the columns of the stream that is given for a source."""
-    return schema_of((*source.columns, *source.further), GONE if source.is_table else STREAM)
+    order = [STREAM, PLACE] if has_places else [] if source.is_table else [STREAM]
+    return schema_of((*source.columns, *source.further), *([GONE] if source.is_table else []), *order)
 
 
 def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bool = True) -> TableState:

@@ -91,6 +91,40 @@ def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_pe
     assert joined(rows_per_batch) == joined(1)
 
 
+@given(
+    st.sampled_from(["", "JOIN", "LEFT JOIN"]),
+    st.lists(st.tuples(st.sampled_from("lrt"), st.sampled_from("ab"), st.integers(0, 120)), min_size=1, max_size=25),
+    st.integers(2, 30),
+)
+@example("", [("l", "a", 9), ("t", "a", 5), ("l", "a", 3)], 3)
+@example("LEFT JOIN", [("t", "a", 43), ("l", "a", 0), ("t", "a", 90)], 3)
+def test_a_row_of_a_stream_joins_the_row_of_the_table_that_came_last(how, rows, rows_per_batch):
+    also = f"{how} r WITHIN 20 MILLISECONDS GRACE PERIOD 0 MILLISECONDS ON l.k = r.k" if how else ""
+    script = (
+        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
+        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
+        "CREATE TABLE t (k STRING PRIMARY KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
+        f"CREATE STREAM o AS SELECT l.k AS k, l.v AS v, t.v AS w FROM l {also} LEFT JOIN t ON l.k = t.k;"
+    )
+    records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
+
+    def joined(rows_per_batch):
+        result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+        return Counter((each.key, each.value["v"], each.value["w"]) for each in result["o"])
+
+    outputs = joined(rows_per_batch)
+    assert outputs == joined(1)
+    if not how:
+        table: dict[str, int] = {}
+        expected = []
+        for number, (topic, key, _) in enumerate(rows):
+            if topic == "l":
+                expected.append((key, number, table.get(key)))
+            elif topic == "t":
+                table[key] = number
+        assert outputs == Counter(expected)
+
+
 @given(RECORDS, st.integers(2, 30))
 def test_the_row_of_a_table_is_the_one_that_came_last(rows, rows_per_batch):
     script = (

@@ -38,7 +38,7 @@ VALUES, REFUSALS = (
 
 @pytest.mark.parametrize(("case", "rows_per_batch"), OUTPUTS)
 def test_outputs(case, rows_per_batch):
-    records = [tuple(record) for record in case["records"]] if "records" in case else None
+    records = case.get("records", case.get("topics"))
     options = {} if rows_per_batch is None else {"rows_per_batch": rows_per_batch}
     result = sql.script("\n".join(case["script"]), case.get("rows"), topics=records, **options)
     for name, expected in case["outputs"].items():

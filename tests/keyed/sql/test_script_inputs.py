@@ -75,7 +75,7 @@ def test_rows_hold_no_watermark_back_once_all_their_inputs_are_idle():
             )
             for number, time in enumerate(times)
         }
-        streams = streams_of([], inputs)
+        streams = streams_of([], inputs, has_places=False)
         return streams["s0"].inputs[0].source.watermark.idleness_ms
 
     assert [idleness(5), idleness(5, 7), idleness(5, None), idleness(None)] == [5, 7, None, None]
