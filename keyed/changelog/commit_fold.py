@@ -21,8 +21,8 @@ import attrs
 
 from keyed.changelog.model import Blocks, ChangelogReader, Commit, why_not_next
 from keyed.content.blocks import Block, records_of
+from keyed.content.contents import LiveHash, hash_text
 from keyed.content.delta import Delta, deltas
-from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.errors import CorruptionError
 
 

@@ -98,7 +98,7 @@ class Commit:
         snapshot: The commit holds the whole state; earlier commits do not count.
         records: Number of changes and table rows in it, counted by the writer.
         entries: Number of live entries after it: of states, timers and tables.
-        hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
+        hash: Order-independent hash of the live entries after it, as text (`keyed.content.contents`).
         watermark: The group's watermark after it.
         processing_time: The group's processing time after it, for retention and for ``as_of=`` a time.
         ended: The input has ended (drain).

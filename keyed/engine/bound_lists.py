@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.codec.values import value_codec
 from keyed.content.addresses import list_sub
-from keyed.engine.bound import MISSING, Cell, CellState
-from keyed.engine.isolation import isolation_of
+from keyed.engine.bound import MISSING, Cell, CellState, Scope, isolation_of
 from keyed.errors import EncodingError
 from keyed.job.state import ListState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
-    from keyed.engine.scope import Scope
 
 
 class _Elements(list[Any]):

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.bound import kind_of
-from keyed.engine.scope import Outside, Scope
+from keyed.engine.bound import Outside, Scope, kind_of
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.job.functions import TIMESTAMP_COLUMN
 from keyed.job.table_declaration import MergeHow, Predicate, TableState

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.codec.snapshots import snapshot
 from keyed.codec.values import value_codec
-from keyed.engine.bound import MISSING, BoundState
-from keyed.engine.isolation import isolation_of, owned
+from keyed.engine.bound import MISSING, BoundState, Scope, isolation_of, owned
 from keyed.errors import EncodingError, StateDefinitionError
 from keyed.job.state import AggregatingState, ReducingState, ValueState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
-    from keyed.engine.scope import Scope
 
 
 class _SingleValue(BoundState):

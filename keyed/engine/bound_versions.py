@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
-from keyed.engine.bound import Cell, CellState
-from keyed.engine.isolation import isolation_of
+from keyed.engine.bound import Cell, CellState, Scope, isolation_of
 from keyed.errors import TimestampError
 from keyed.job.state import NOT_PUT, VersionedRecord, VersionedState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
-    from keyed.engine.scope import Scope
 
 
 class _VersionCell(Cell):

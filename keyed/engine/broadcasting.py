@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from keyed.engine.batch import Chunk
-from keyed.engine.bound import BoundState
+from keyed.engine.bound import BoundState, Scope
 from keyed.engine.engine_context import EngineContext
 from keyed.engine.registry import Registry
-from keyed.engine.scope import Scope
 from keyed.errors import StateAccessError
 from keyed.job.state import ListState, MapState, State, VersionedState
 

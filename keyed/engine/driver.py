@@ -22,10 +22,10 @@ import attrs
 from keyed.base.arguments import MAX_TIMESTAMP, shown, time_text
 from keyed.codec.snapshots import UNCHANGING
 from keyed.engine.batch import Batch
+from keyed.engine.bound import Scope
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.emitted_values import check_return_value
 from keyed.engine.engine_context import EngineContext, EngineTimerService
-from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, UserFunctionError
 from keyed.job.context import Context, OutputTag, TimerService
 from keyed.job.functions import KeyedProcessFunction, OperatorSpec, element_methods

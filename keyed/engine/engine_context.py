@@ -10,8 +10,8 @@ import attrs
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, shown, time_text
 from keyed.codec.snapshots import snapshot
 from keyed.engine.batch import Emitted
+from keyed.engine.bound import Outside, Scope
 from keyed.engine.emitted_values import OutputCopies, check_return_value
-from keyed.engine.scope import Outside, Scope
 from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
 from keyed.job.context import BroadcastState, OutputTag, Timer

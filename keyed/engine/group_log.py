@@ -131,7 +131,7 @@ class GroupMeta:
         counters: Cumulative counters and current values by name, see `COUNTERS`.
         previous: Identity of the attempt of the commit before the last one.
         commit_rows: Number of log rows that the last commit appended, for the export to a changelog.
-        hash: Hash of the live entries as text (`keyed.content.entry_hash`) with a changelog; otherwise empty.
+        hash: Hash of the live entries as text (`keyed.content.contents`) with a changelog; otherwise empty.
         key_columns: Columns of the key, none if it is a function of the element.
         key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key.
         channels: The sources and partitions that the operator reads, if there are several.

@@ -6,7 +6,7 @@ A row waits as an element of a list of its key, with a time to live of event tim
 the store finds the rows that the watermark has passed without reading the others. The value of an element is the pair
 (side, row) as `keyed.codec.tagged` writes it. Elements sort by arrival.
 
-If nothing reads the changes of a batch (`keyed.engine.scope.Scope.retains`), rows wait here and are not encoded.
+If nothing reads the changes of a batch (`keyed.engine.bound.Scope.retains`), rows wait here and are not encoded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from keyed.codec.keys import decode_key_at
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.content.addresses import TTL_EVENT, encode_time, list_sub, split_value, state_id_of, state_prefix
 from keyed.engine.batch import Chunk, merged_by_time, order_of
-from keyed.engine.bound import BoundState
+from keyed.engine.bound import BoundState, Scope
 from keyed.engine.changes import Changes
-from keyed.engine.scope import Scope
 from keyed.errors import EncodingError
 from keyed.job.state import ListState, inner_state
 from keyed.job.ttl import StateTtl, TimeDomain

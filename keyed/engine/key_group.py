@@ -15,20 +15,17 @@ from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.content.blocks import records_of
-from keyed.content.contents import stored_key
+from keyed.content.contents import LiveHash, hash_of_text, hash_text, stored_key
 from keyed.content.delta import Delta, exported
-from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
-from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables, stamped
+from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables, advance, counts_channels, stamped
+from keyed.engine.bound import Scope
 from keyed.engine.changes import Changes
-from keyed.engine.channels import advance, counts_channels
 from keyed.engine.export import check_new, export, stage
 from keyed.engine.group_log import GroupLog, GroupMeta, clean, encode_meta, encode_rows
-from keyed.engine.loader import Loader
 from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
-from keyed.engine.replica import Pending, Replica, checked_hash, position_of
-from keyed.engine.scope import Scope
+from keyed.engine.replica import Loader, Pending, Replica, checked_hash, position_of
 from keyed.engine.work import RowWork, VectorizedWork, Work
 from keyed.errors import (
     CheckpointFinished,

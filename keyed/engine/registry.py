@@ -9,15 +9,14 @@ import attrs
 
 from keyed.base.arguments import shown
 from keyed.codec.state_schema import StateSchema, check_compatible
-from keyed.engine.bound_broadcast import BoundBroadcastState
+from keyed.engine.bound import Scope
 from keyed.engine.bound_lists import BoundListState
-from keyed.engine.bound_maps import BoundMapState
+from keyed.engine.bound_maps import BoundBroadcastState, BoundMapState
 from keyed.engine.bound_tables import BoundTableState, check_key
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
 from keyed.engine.bound_versions import BoundVersionedState
 from keyed.engine.changes import Changes
 from keyed.engine.held_rows import HeldRows, held_rows_state
-from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
 from keyed.job.functions import Function, OperatorSpec, declared_states, takes_two
 from keyed.job.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState

@@ -7,7 +7,7 @@ read.
 A named timer that is moved to a later time stays in its bucket; when the bucket is due, the timer is moved to the
 bucket of its current time. Moving a timer at each row, as an idle time-out does, therefore costs no bucket.
 
-If nothing reads the changes of a batch (`keyed.engine.scope.Scope.retains`), timers are retained here from batch to
+If nothing reads the changes of a batch (`keyed.engine.bound.Scope.retains`), timers are retained here from batch to
 batch, and nothing is stored.
 """
 
@@ -25,8 +25,8 @@ import attrs
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP, type_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
+from keyed.engine.bound import Scope
 from keyed.engine.changes import Changes
-from keyed.engine.scope import Scope
 from keyed.errors import DefinitionError
 
 _UNNAMED = 0

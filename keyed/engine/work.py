@@ -12,6 +12,7 @@ from keyed.base.arguments import MAX_TIMESTAMP, time_text, type_of
 from keyed.base.schemas import Schema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, TTL_EVENT, TTL_PROCESSING
 from keyed.engine.batch import Batch, Emitted, EmittedTables
+from keyed.engine.bound import Outside, Scope
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver, raise_at
@@ -19,7 +20,6 @@ from keyed.engine.emitted_values import OutputCopies
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.initial import replace_table, write_initial
 from keyed.engine.registry import Registry
-from keyed.engine.scope import Outside, Scope
 from keyed.engine.timers import TimerQueue
 from keyed.errors import OutputDefinitionError
 from keyed.job.context import OutputTag

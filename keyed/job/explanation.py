@@ -77,7 +77,7 @@ def _read(each: Input, numbers: dict[Source, int]) -> str:
 def waited_inputs(last: Stage, stage: Stage) -> dict[int, str]:
     """Return the inputs and operators that hold the watermark of an operator while silent, with their idleness.
 
-    The watermark is the lowest of theirs. The numbers are those of `keyed.engine.channels.Advance.held_by`.
+    The watermark is the lowest of theirs. The numbers are those of `keyed.engine.batch.Advance.held_by`.
     """
     inputs = {}
     for number, each in stage.source_inputs.items():

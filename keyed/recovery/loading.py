@@ -21,13 +21,12 @@ from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
 from keyed.changelog.model import Commit, batch_id
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import broadcast_prefixes, key_of
-from keyed.content.contents import contents
+from keyed.content.contents import MODULUS, LiveHash, contents, hash_of_text, hash_text
 from keyed.content.delta import Applying, Delta, deltas
-from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_text
 from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.group_log import COUNTERS, GroupMeta
-from keyed.engine.loader import Loader
 from keyed.engine.migrate import Migration, class_migration
+from keyed.engine.replica import Loader
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
 from keyed.job.functions import OperatorSpec
 from keyed.job.restoring import StateMigration

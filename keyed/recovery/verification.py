@@ -14,8 +14,7 @@ import attrs
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
 from keyed.changelog.model import Changelog, LogHeader, all_positions, batch_id
 from keyed.content.addresses import describe_entry
-from keyed.content.contents import contents_hash
-from keyed.content.entry_hash import LiveHash, hash_text
+from keyed.content.contents import LiveHash, contents_hash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.errors import CorruptionError, HistoryCompacted

@@ -14,7 +14,7 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.engine.group_log import GroupLog, GroupMeta
-from keyed.engine.loader import Loader
+from keyed.engine.replica import Loader
 from keyed.errors import ChangelogError, CheckpointError, DefinitionError
 from keyed.job.functions import KeyedProcessFunction, OperatorSpec, check_parallelism
 from keyed.job.restoring import RestorePoint

@@ -54,7 +54,7 @@ class UsageWarnings:
         Args:
             progress: The batch.
             highest: The highest timestamp of its rows, ``None`` if it has none.
-            holders: The input that held the watermark of each operator, as `keyed.engine.channels.Advance` has it.
+            holders: The input that held the watermark of each operator, as `keyed.engine.batch.Advance` has it.
         """
         if not self._units_warned and highest is not None and (note := unit_warning(highest)):
             self._units_warned = True

@@ -94,7 +94,7 @@ class VersionedBatch:
         follows: True if the commit has only the changes of this batch, without those of missed earlier batches.
         watermark: The least watermark of the key groups after it, milliseconds.
         processing_time: The greatest processing time of the key groups after it, milliseconds since the epoch.
-        hashes: Hashes of the key groups' live entries after it, as text (`keyed.content.entry_hash`), in their order.
+        hashes: Hashes of the key groups' live entries after it, as text (`keyed.content.contents`), in their order.
         entries: Number of live entries of these key groups after it.
         ended: True if the input has ended.
         states: Descriptions of the states, by name (`GroupMeta.states`).

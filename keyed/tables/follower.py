@@ -20,8 +20,8 @@ from keyed.changelog.commit_fold import FoldedCommit, difference, fold_groups
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
 from keyed.content.addresses import broadcast_prefixes
 from keyed.content.blocks import Change
+from keyed.content.contents import LiveHash
 from keyed.content.delta import deltas
-from keyed.content.entry_hash import LiveHash
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import (
     ChangelogDiverged,

@@ -18,7 +18,7 @@ from keyed.base.arguments import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.state_schema import described_as, is_shown_as_another, shown_tables
 from keyed.content.addresses import decode_time, key_of, split_value
-from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.content.contents import MODULUS, hash_of_text, hash_text
 from keyed.errors import ChangelogError, GroupUnavailable, HistoryCompacted, LocalStoreError, TableNotFound
 from keyed.job.functions import Function
 from keyed.job.state import VersionedRecord

@@ -33,7 +33,7 @@ from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import Block, Change, entries_in
-from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.content.contents import hash_sum, hash_text
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, KeyedError
 
 State = dict[tuple[bytes, bytes], bytes]

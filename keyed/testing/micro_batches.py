@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.arrow.read import column_values
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import key_type
-from keyed.engine.batch import Batch, Chunk
-from keyed.engine.channels import ChannelId
+from keyed.engine.batch import Batch, ChannelId, Chunk
 from keyed.engine.key_checks import KeyTypes
 from keyed.job.functions import TIMESTAMP_COLUMN, OperatorSpec, combines
 

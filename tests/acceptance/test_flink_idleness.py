@@ -11,7 +11,7 @@ import pytest
 from keyed import bounded_out_of_orderness
 from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.engine.channels import advance
+from keyed.engine.batch import advance
 from keyed.errors import DefinitionError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.engine.channels import advance
+from keyed.engine.batch import advance
 from keyed.job.watermarks import WatermarkStrategy
 from tests.support.data_files import read_data
 

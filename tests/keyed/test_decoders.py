@@ -43,9 +43,9 @@ from keyed.codec.state_schema import StateSchema
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.values import value_codec
 from keyed.content.blocks import TableBlock, decode_block, decode_log_block
+from keyed.content.contents import hash_of_text, hash_text
 from keyed.content.delta import Delta
 from keyed.content.entry_decoder import value_reader
-from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.table_entries import TableEntries
 from keyed.destinations.sink import decode_mark, encode_mark
 from keyed.engine.group_log import GroupMeta, decode_meta, decode_row, encode_meta, encode_rows

@@ -27,8 +27,8 @@ from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
 from keyed.content.blocks import Block
+from keyed.content.contents import LiveHash, hash_text
 from keyed.content.delta import Delta, DeltaFold, apply_blocks, deltas
-from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.errors import ChangelogError, CorruptionError
 
 #: Approximate bytes of segments that are folded at a time.

@@ -33,8 +33,8 @@ from keyed.changelog.kafka.kafka_records import (
 )
 from keyed.changelog.model import Blocks, Commit, LogHeader, decode_commit, decode_header, encode_commit, refusal_of
 from keyed.content.blocks import Block
+from keyed.content.contents import hash_sum, hash_text
 from keyed.content.delta import described_tables
-from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.content.table_entries import blocks_of as entry_blocks
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError, HistoryCompacted

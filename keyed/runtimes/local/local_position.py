@@ -38,7 +38,7 @@ from keyed.changelog.model import batch_id
 from keyed.codec.frames import RecordFormat
 from keyed.codec.keys import encode_key
 from keyed.codec.tagged import MAX_VALUE_DEPTH
-from keyed.engine.loader import Loader
+from keyed.engine.replica import Loader
 from keyed.job.results import Restored
 from keyed.recovery.cut import Cut
 from keyed.rows import fields_of

@@ -26,10 +26,9 @@ from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import encode_bundle, export_interval
 from keyed.destinations.sink import Owner, Record, SinkWriter, claim_order, decode_mark, encode_mark
-from keyed.engine.batch import Emitted, EmittedTables
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Emitted, EmittedTables, Upstream
 from keyed.engine.group_log import MOST_COMMITS
-from keyed.engine.loader import Loader
+from keyed.engine.replica import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed, SinkError
 from keyed.job.chaining import lines
 from keyed.job.graph import BoundOutput, Port, Source, Stage

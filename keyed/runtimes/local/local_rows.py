@@ -22,8 +22,7 @@ from keyed.base.sources import BadElement
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
-from keyed.engine.batch import Chunk, Emitted, EmittedTables
-from keyed.engine.channels import ChannelId
+from keyed.engine.batch import ChannelId, Chunk, Emitted, EmittedTables
 from keyed.engine.emitted_values import OutputCopies
 from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
 from keyed.job.functions import TIMESTAMP_COLUMN, VectorizedFunction
@@ -116,7 +115,7 @@ class SourceRows:
 
 
 def channels_of(inputs: Iterable[SourceRows]) -> dict[ChannelId, int]:
-    """Return the highest timestamp of each channel that had rows, as `keyed.engine.channels.advance` has them."""
+    """Return the highest timestamp of each channel that had rows, as `keyed.engine.batch.advance` has them."""
     highest_times: dict[ChannelId, int] = {}
     for index, rows in enumerate(inputs):
         if rows.held:

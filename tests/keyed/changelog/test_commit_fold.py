@@ -9,8 +9,8 @@ import pytest
 
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group, fold_groups
 from keyed.changelog.model import Commit
+from keyed.content.contents import LiveHash, hash_sum, hash_text
 from keyed.content.delta import Delta
-from keyed.content.entry_hash import LiveHash, hash_sum, hash_text
 from keyed.errors import CorruptionError
 
 ENTRY = (b"\x01k", b"", b"v")

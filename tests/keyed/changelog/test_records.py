@@ -29,7 +29,7 @@ from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import Change, TableBlock
-from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.content.contents import hash_sum, hash_text
 from keyed.errors import CorruptionError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.content.blocks import TableDelta
-from keyed.content.contents import contents_hash
+from keyed.content.contents import MODULUS, LiveHash, contents_hash, hash_of_text, hash_sum, hash_text
 from keyed.content.delta import Delta
-from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_sum, hash_text
 from keyed.errors import CorruptionError
 from keyed.stores import MemoryStore
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.engine.channels import Upstream, advance, counts_channels
+from keyed.engine.batch import Upstream, advance, counts_channels
 from keyed.job.watermarks import WatermarkStrategy
 
 PLAIN, SLOW = WatermarkStrategy(0), WatermarkStrategy(10)

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from keyed.changelog import DirectoryChangelog
-from keyed.content import entry_hash
-from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.content import contents
+from keyed.content.contents import hash_sum, hash_text
 from keyed.engine import replica
 from keyed.engine.batch import BatchResult
 from keyed.engine.group_log import MOST_COMMITS
@@ -193,7 +193,7 @@ def test_without_a_changelog_nothing_is_hashed(monkeypatch):
     def hashed(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(entry_hash, "_hasher", hashed)
+    monkeypatch.setattr(contents, "_hasher", hashed)
     monkeypatch.setattr(replica, "contents_hash", hashed)
     subject = Subject()
     subject.start(exports=False)

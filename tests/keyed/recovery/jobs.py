@@ -19,7 +19,7 @@ import keyed
 from keyed import OutputTag
 from keyed import windows as w
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.content.contents import MODULUS, hash_of_text, hash_text
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedFunction
 from tests.keyed.runtimes.local import job
 from tests.keyed.runtimes.local.job import LATE, Source

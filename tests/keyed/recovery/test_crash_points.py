@@ -24,7 +24,7 @@ from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.directory import directory_changelog as writer
 from keyed.changelog.directory import disk as files
 from keyed.changelog.directory.group_folder import GroupFolder
-from keyed.engine import loader
+from keyed.engine import replica
 from keyed.errors import ChangelogError
 from keyed.recovery import flush, verify
 from keyed.recovery.cut import header_of, newest_sequence
@@ -67,8 +67,8 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "before the checkpoint's commit": (CommitStore, "make_durable", _die),
     "mid-compaction": (GroupFolder, "remove", _die),
     "mid-compaction, in the new base": (GroupFolder, "publish", _die),
-    "mid-restore": (loader, "encode_rows", _die),
-    "mid-restore, between two meta records": (loader.Loader, "write_meta", _die),
+    "mid-restore": (replica, "encode_rows", _die),
+    "mid-restore, between two meta records": (replica.Loader, "write_meta", _die),
 }
 AFTER = {"after the position before the export"}
 #: One of each part: writing, compacting, restoring.

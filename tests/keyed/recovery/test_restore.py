@@ -12,7 +12,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, RestorePoint, ValueState, errors
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.engine.loader import Loader
+from keyed.engine.replica import Loader
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing import MemoryChangelog

@@ -21,7 +21,7 @@ import attrs
 from keyed.changelog.directory import directory_changelog, disk
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.delta import Delta
-from keyed.engine import changes, key_group, loader, replica
+from keyed.engine import changes, key_group, replica
 from keyed.kafka import client as kafka_client
 from keyed.kafka import transactions
 from keyed.stores import commit_store, memory_store, rocks_store
@@ -147,7 +147,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "engine: cleaning drops what is still live": (key_group, "clean", forgetful_cleaning),
     "engine: timers that have fired stay": (changes.Changes, "write", timers_stay),
     "engine: an attempt that was not committed is exported": (replica.Replica, "take_committed", any_attempt),
-    "recovery: timers are not restored": (loader, "contents", without_timers),
+    "recovery: timers are not restored": (replica, "contents", without_timers),
     "stores: memory applies entry by entry": (memory_store.MemoryStore, "apply", entry_by_entry),
     "stores: RocksDB moves the position without the entries": (rocks_store.RocksStore, "_write", position_first),
     "stores: a commit store rolls back half": (commit_store.BufferedCommits, "rollback", half_rolled_back),
@@ -162,7 +162,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "disk: what a write did not take is not written": (disk, "_write", half_written),
     "Kafka: records that were given up are not missed": (transactions.Transactions, "_reported", lost_silently),
     "Kafka: what is not committed is read": (kafka_client.Cluster, "consumer", uncommitted),
-    "recovery: rows of tables are not restored": (loader, "contents", without_tables),
+    "recovery: rows of tables are not restored": (replica, "contents", without_tables),
     "engine: tables are read when rows of the log are gone": (key_group, "clean", dropped_first),
     "engine: how far each input is is forgotten": (key_group, "advance", sides_forgotten),
 }

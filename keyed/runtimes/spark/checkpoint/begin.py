@@ -23,8 +23,8 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog, all_positions, batch_id
 from keyed.codec.frames import refusal_of_version
 from keyed.codec.state_schema import StateSchema, check_compatible
+from keyed.engine.bound import Scope
 from keyed.engine.registry import Registry
-from keyed.engine.scope import Scope
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
 from keyed.job.graph import Stage
 from keyed.job.restoring import RestorePoint

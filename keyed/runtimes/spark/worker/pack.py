@@ -25,7 +25,7 @@ from keyed.arrow.read import UNREADABLE, raw_rows, unreadable_column, unreadable
 from keyed.base.arguments import MAX_TIMESTAMP, shown
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.job.functions import VectorizedFunction
 from keyed.job.graph import Transform

@@ -19,8 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined
 
 from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval
-from keyed.engine.batch import Batch, BatchResult
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Batch, BatchResult, Upstream
 from keyed.engine.group_log import GroupMeta
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica

@@ -38,7 +38,7 @@ import msgspec
 import pyarrow as pa
 
 from keyed.codec.arrow_streams import write_stream
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Upstream
 from keyed.errors import CorruptionError
 
 #: Hidden columns besides those of the user.
@@ -105,7 +105,7 @@ class GroupMark:
         bad: The reason of the first bad row of the batch, from one of the groups; empty if there is none.
         export_at: Processing time from which a batch exports the changes.
         waiting: Number of batches before this one that wait for their export.
-        held_by: Number of the input that held the watermark, as `keyed.engine.channels.Advance` has it.
+        held_by: Number of the input that held the watermark, as `keyed.engine.batch.Advance` has it.
     """
 
     operator: str

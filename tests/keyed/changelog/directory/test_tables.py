@@ -8,7 +8,7 @@ import pytest
 
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.content.blocks import TableBlock
-from keyed.content.entry_hash import MODULUS, hash_sum, hash_text
+from keyed.content.contents import MODULUS, hash_sum, hash_text
 from keyed.content.row_hash import rows_hash
 from keyed.errors import CorruptionError
 from tests.keyed.changelog.directory.support import compact_all, made

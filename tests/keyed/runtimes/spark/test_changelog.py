@@ -11,7 +11,7 @@ import keyed
 from keyed import RestorePoint, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
-from keyed.content.entry_hash import MODULUS, hash_of_text
+from keyed.content.contents import MODULUS, hash_of_text
 from keyed.errors import ChangelogDiverged, CheckpointError, OperatorChanged, UserFunctionError
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.codec.key_hash import group_of, key_hash
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Upstream
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads

@@ -11,7 +11,7 @@ import keyed
 from keyed.base.schemas import parse_ddl
 from keyed.codec.arrow_streams import write_stream
 from keyed.codec.key_hash import key_hash
-from keyed.engine.channels import Upstream
+from keyed.engine.batch import Upstream
 from keyed.errors import CorruptionError
 from keyed.runtimes.spark.plan import build as plan
 from keyed.runtimes.spark.worker.pack import Packer, Reading
