@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-import keyed
 from keyed import KeyedProcessFunction, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.steps import Case
@@ -117,18 +116,6 @@ def test_suppress_until_window_closes(store, grace):
     harness.end_of_input()
     assert harness.take_output()[-1] == Record(("k1", 4, 1), 5)
     assert harness.state_entries() == 0
-
-
-def test_suppress_in_the_local_runtime():
-    """KStreamWindowedAggregate with suppress, in a query: results are once per window, whatever the batches."""
-    rows = [{"key": f"k{n % 3}", "t": n * 7 % 50} for n in range(50)]
-    results = []
-    for size in (1, 7, 50):
-        stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(50))
-        main = stream.key_by("key").process(Suppressed(10), parallelism=2)
-        results.append(sorted(main.run(rows_per_batch=size).values))
-    assert results[0] == results[1] == results[2]
-    assert sum(count for _, _, count in results[0]) == 50
 
 
 class WindowStore(Told):

@@ -200,17 +200,6 @@ def test_event_time_timer(store):
     assert [(t.key, t.timestamp) for t in harness.pending_timers()] == [("b", 36)]
 
 
-def test_event_time_timer_in_the_local_runtime():
-    """The same on the local runtime: the watermark moves before the row that moves it, so "a" expires before "b"."""
-    rows = [{"key": "a", "t": t} for t in (11, 13, 15, 4, 10)] + [{"key": "b", "t": 31}]
-    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(9))
-    main = stream.key_by("key").process(MaxEventTime())
-    values = main.run(rows_per_batch=3).values
-    # Here a batch cuts (11, 13, 15) from (4, 10, 31): 4 is late, 10 is not.
-    assert values == [("a", 11), ("a", 13), ("a", 15), ("a", 15), ("a", -1), ("b", 31), ("b", -1)]
-    assert main.run(rows_per_batch=6).values[-4:] == [("a", 15), ("a", -1), ("b", 31), ("b", -1)]
-
-
 def test_batch_should_succeed():
     """TransformWithStateSuite: "batch should succeed"."""
     rows = [{"key": "a"}, {"key": "b"}]

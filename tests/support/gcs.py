@@ -87,18 +87,8 @@ def gcs(log: Path) -> Iterator[tuple[FaultyStore, dict[str, Any]]]:
         log: File for what it prints.
     """
     port = free_port()
-    command = [
-        str(build_by_go(MODULE, VERSION)),
-        "-scheme",
-        "http",
-        "-host",
-        "127.0.0.1",
-        "-port",
-        str(port),
-        "-backend",
-        "memory",
-    ]
-    command += ["-public-host", f"127.0.0.1:{port}", "-log-level", "error"]
+    command = [str(build_by_go(MODULE, VERSION)), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command += ["-backend", "memory", "-public-host", f"127.0.0.1:{port}", "-log-level", "error"]
     with log.open("wb") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file)
         try:

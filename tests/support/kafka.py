@@ -7,6 +7,7 @@ a kill: `start` after `kill` recovers from it at the same address. More brokers 
 from __future__ import annotations
 
 import base64
+import shutil
 import signal
 import subprocess
 import uuid
@@ -24,63 +25,8 @@ ADDRESS = "KEYED_TEST_KAFKA"
 #: The user of the listener with log-in. It has only the rights that a test grants; other listeners allow everything.
 USER, PASSWORD = "keyed", "keyed-secret"
 
-#: Listeners of the first broker, which is the controller, and of the others.
-_FIRST = """\
-process.roles=broker,controller
-listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},\
-CONTROLLER://127.0.0.1:{controller_port}
-sasl.enabled.mechanisms=PLAIN
-listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
-listener.name.tls.ssl.keystore.type=PKCS12
-listener.name.tls.ssl.keystore.location={keystore}
-listener.name.tls.ssl.keystore.password={password}
-"""
-_OTHER = """\
-process.roles=broker
-listeners=PLAINTEXT://127.0.0.1:{port}
-"""
-_PROPERTIES = """\
-node.id={node}
-controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-log.dirs={data}
-default.replication.factor={replicas}
-# Internal topics, in one partition.
-offsets.topic.replication.factor={replicas}
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor={replicas}
-transaction.state.log.min.isr={in_sync}
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor={replicas}
-share.coordinator.state.topic.min.isr={in_sync}
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-# Small.
-num.network.threads=2
-num.io.threads=2
-num.recovery.threads.per.data.dir=1
-log.cleaner.dedupe.buffer.size=8388608
-log.cleaner.io.buffer.size=262144
-# A broker that is started after a kill waits until its old session has run out.
-broker.session.timeout.ms=1000
-broker.heartbeat.interval.ms=200
-# Tests wait for compaction, retention and deletion.
-log.cleaner.backoff.ms=200
-log.retention.check.interval.ms=1000
-log.initial.task.delay.ms=500
-log.segment.delete.delay.ms=500
-"""
-_LOGGING = """\
-Configuration:
-  status: error
-  Appenders:
-    Console: {name: STDOUT, PatternLayout: {pattern: "%d{HH:mm:ss,SSS} %p %c{1} %m%n"}}
-  Loggers:
-    Root: {level: INFO, AppenderRef: [{ref: STDOUT}]}
-"""
+#: Settings of brokers, as templates.
+_SETTINGS = Path(__file__).with_name("kafka_settings")
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _KEYSTORE, _CERTIFICATE = "tls.p12", "tls.pem"
 #: keytool, which a Java runtime without tools also has.
@@ -143,11 +89,12 @@ class Broker:
         settings = self._folder / "server.properties"
         if not settings.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            logging.write_text(_LOGGING)
+            shutil.copy(_SETTINGS / logging.name, logging)
             if self._is_first:
                 certificate(self._folder)
+            listeners = _SETTINGS / ("first.properties" if self._is_first else "other.properties")
             settings.write_text(
-                ((_FIRST if self._is_first else _OTHER) + _PROPERTIES).format(
+                (listeners.read_text() + (_SETTINGS / settings.name).read_text()).format(
                     **self._ports,
                     node=self._node,
                     replicas=self._replicas,

@@ -109,26 +109,6 @@ def test_a_batch_that_fails_leaves_nothing():
     assert subject.exported() == subject.entries()
 
 
-def test_what_another_process_has_committed_is_read_from_the_log():
-    subject, other = Subject(), Subject()
-    for number in range(8):
-        for one in (subject, other):
-            one.run(("a", "append", b"%d" % number), ("a", "put", number, b"x"), ("a", "remove", number - 1))
-        subject.start()
-    for one in (subject, other):
-        one.start()
-        one.group.flush()
-    contents = [
-        [
-            [list(block) for block in blocks if isinstance(block, list)]
-            for _, blocks in one.changelog.reader(0).commits()
-        ]
-        for one in (subject, other)
-    ]
-    assert contents[0] == contents[1]
-    assert subject.exported() == subject.entries() != {}
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_markers_say_what_is_live_and_its_hash(seed):
     random, subject = Random(seed), Subject()
@@ -159,16 +139,6 @@ def test_entries_that_cleaning_moves_are_not_exported():
     assert meta.first_row > 200
     assert [commit.records for commit, _ in subject.changelog.reader(0).commits()][1:] == [1] * 400
     assert subject.exported() == subject.entries()
-
-
-def test_a_batch_without_changes_is_a_commit_without_records():
-    subject = Subject()
-    subject.run()
-    subject.set("a", b"1")
-    subject.run()
-    subject.group.flush()
-    found = [(commit.records, commit.entries) for commit, _ in subject.changelog.reader(0).commits()]
-    assert found == [(0, 0), (1, 1), (0, 1)]
 
 
 def test_a_changelog_that_is_switched_on_starts_with_a_snapshot():

@@ -179,19 +179,6 @@ def test_processes_that_share_a_store_need_no_log(tmp_path, seed):
     store.close()
 
 
-def test_rows_of_an_attempt_that_was_not_committed_are_not_taken(tmp_path):
-    store = open_lmdb_store(tmp_path)
-    group = Group(store=store)
-    group.run(("a", "value", b"1"))
-    group.run(("a", "value", b"lost"), commit=False)
-    group.use(store)
-    group.run(("a", "value", b"2"))
-    group.use(store)
-    assert group.entries() == group.rebuilt()
-    assert group.meta().counters["entries_replayed"] == 0
-    store.close()
-
-
 def test_a_kept_row_that_is_damaged_is_read_from_the_log(tmp_path):
     store = open_lmdb_store(tmp_path)
     group = Group(store=store)

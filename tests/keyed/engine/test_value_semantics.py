@@ -284,39 +284,6 @@ def test_outputs_and_state_do_not_depend_on_where_batches_are_cut(chosen: list[A
     assert in_local_runtime(rows, size) == expected
 
 
-class History(KeyedProcessFunction):
-    """Changes, stores and emits one and the same list."""
-
-    last = ValueState()
-
-    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        x = self.last.value() or []
-        x.append(value.n)
-        self.last.update(x)
-        yield value.k, x
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_list_that_grows_is_emitted_as_it_was(size: int, tmp_path: Any) -> None:
-    first = keyed.stream(rows_of([("a", []), ("a", []), ("a", [])])[:3]).key_by("k")
-    output = first.process(History(), "k string, x array<bigint>", name="first")
-    after = output.key_by("k").process(History2(), "x array<bigint>", name="second")
-    collected, parts = keyed.collect_sink(), keyed.collect_sink()
-    keyed.run(output.to(collected), output.to(str(tmp_path / "out")), after.to(parts), rows_per_batch=size)
-    expected = [[0], [0, 1], [0, 1, 2]]
-    assert [value.x for value in collected.values] == expected
-    assert [value.x for value in parts.values] == expected
-    import pyarrow.parquet as pq
-
-    assert pq.read_table(tmp_path / "out").column("x").to_pylist() == expected
-
-
-class History2(KeyedProcessFunction):
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        ctx.collect((value.x,))
-        value.x.clear()
-
-
 class Unstored(KeyedProcessFunction):
     """Changes what it read, and does not store it."""
 

@@ -141,19 +141,6 @@ def test_what_is_read_does_not_depend_on_where_batches_are_cut(chosen: tuple[Any
     assert run_locally(PROGRAMS[type_], values, 2) == expected
 
 
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-def test_an_int_is_a_float_and_a_time_is_in_utc_as_soon_as_they_are_stored(store: Any) -> None:
-    local = dt.datetime(2024, 7, 1, 12, tzinfo=BERLIN)
-    for type_, value, text in (
-        (float, 1, "1.0"),
-        (dt.datetime, local, "datetime.datetime(2024, 7, 1, 10, 0, tzinfo=datetime.timezone.utc)"),
-        (object, local, "datetime.datetime(2024, 7, 1, 10, 0, tzinfo=datetime.timezone.utc)"),
-        (tuple[float, int], (1, 1), "(1.0, 1)"),
-    ):
-        outputs = shown(PROGRAMS.get(type_) or program(type_), [value, value], 2, store)
-        assert outputs[1].startswith(f"[{text}, {text}, [{text}], [('x', {text})], {text}, {text}]")
-
-
 def test_what_is_of_another_type_is_refused_where_it_is_stored_though_it_is_replaced_in_the_same_batch() -> None:
     class Replaces(KeyedProcessFunction):
         count = ValueState(int)

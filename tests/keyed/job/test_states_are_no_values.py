@@ -169,48 +169,6 @@ def test_a_state_may_take_the_place_of_a_state():
     assert keyed.stream([0, 1]).key_by(str).process(Chooses()).run().values == [2, 3]
 
 
-class AsksForItsTruth(KeyedProcessFunction):
-    seen: Any = ValueState(bool)
-
-    def process_element(self, value, ctx):
-        if not self.seen:
-            yield value.key
-
-
-class ComparesIt(KeyedProcessFunction):
-    seen: Any = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        if self.seen == 0:
-            yield value.key
-
-
-class AssignsIt(KeyedProcessFunction):
-    seen: Any = ValueState(str)
-
-    def process_element(self, value, ctx):
-        self.seen = value.key
-        yield value.key
-
-
-MISUSES = [
-    (AsksForItsTruth, r"state 'seen' is not a value.*\.value\(\)"),
-    (ComparesIt, r"state 'seen' is not a value.*\.value\(\)"),
-    (AssignsIt, r"self\.seen = '[ab]' .*for all keys.*self\.seen\.update\(value\)"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_both_runtimes_refuse_a_state_as_a_value_with_the_same_error(spark):
-    rows = [{"key": "a"}, {"key": "b"}]
-    for source in (rows, spark.createDataFrame(rows, "key string")):
-        for function, said in MISUSES:
-            output = keyed.stream(source).key_by("key").process(function(), "key string", parallelism=1)
-            with pytest.raises(StateAccessError, match=said):
-                output.run()
-
-
 # Lists and maps by Python's names -------------------------------------------------------------------------------------
 
 

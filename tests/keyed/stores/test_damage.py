@@ -20,6 +20,8 @@ from keyed.stores import database, disk_tables, open_rocks_store
 from keyed.stores.commit_store import CommitStore
 from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes
+from tests.support.damages import KINDS
+from tests.support.damages import damage as damage_file
 
 STEPS = 12
 
@@ -35,26 +37,11 @@ def small(monkeypatch):
 
 
 def damage(path, number):
-    """Damage a file in one of several ways."""
-    data = bytearray(path.read_bytes())
-    at = number.randrange(len(data)) if data else 0
-    way = number.choice(("flip", "flip", "cut", "zeros", "noise", "delete", "empty", "longer"))
-    if way == "delete":
-        path.unlink()
-        return
-    if way == "flip" and data:
-        data[at] ^= 1 << number.randrange(8)
-    elif way == "cut":
-        del data[at:]
-    elif way == "zeros":
-        data[at : at + 64] = bytes(len(data[at : at + 64]))
-    elif way == "noise":
-        data[at : at + 64] = number.randbytes(len(data[at : at + 64]))
-    elif way == "longer":
-        data += number.randbytes(20)
+    """Delete a file, or damage it; its old copy is empty."""
+    if number.randrange(8):
+        damage_file(path, number.choice(KINDS), number, b"")
     else:
-        data = bytearray()
-    path.write_bytes(data)
+        path.unlink()
 
 
 def files_of(folder):
