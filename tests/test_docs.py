@@ -266,12 +266,10 @@ def test_every_flag_of_the_commands_is_documented():
 
 
 #: Benchmarks with a parser.
-PARSED = "driver freshness joins nexmark properties requests scale scripts sinks table_states tables versus_bytewax"
+PARSED = "driver freshness joins nexmark properties requests scale scripts table_states tables versus_bytewax"
 #: The options of benchmarks without one.
 UNPARSED = {
-    "crowded idle kafka patterns recovery": "",
-    "latency": "--rates --seconds --kinds",
-    "rocks_memory": "--minutes --keys --parallelism --rows-per-batch",
+    "crowded idle kafka latency patterns recovery rocks_memory sinks": "",
     "soak": "--minutes --runtime",
     "takeover": "--runtime",
 }

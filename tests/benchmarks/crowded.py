@@ -5,12 +5,10 @@ On the local runtime, in this process. The time for each one has to stay about t
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keyed
@@ -43,20 +41,16 @@ class Filled(keyed.KeyedProcessFunction):
             self.entries.clear()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.crowded", description=__doc__)
-    parser.add_argument("--counts", default="10000,100000", help="how many sessions and entries, separated by commas")
-    options = parser.parse_args(arguments)
     print("| of one key | how many | CPU µs each |")
     print("|---|--:|--:|")
-    for count in map(int, options.counts.split(",")):
+    for count in (10_000, 100_000):
         for name, change in _SESSIONS.items():
             print(f"| {name} | {count:,} | {_sessions(count, change) / count * 1e6:.1f} |", flush=True)
         for store in ("memory", "rocksdb"):
             for step, seconds in _map_steps(count, store).items():
                 print(f"| map in {store}: {step} | {count:,} | {seconds / count * 1e6:.1f} |", flush=True)
-    return 0
 
 
 _SESSIONS: dict[str, Callable[[Any], Any]] = {
@@ -99,4 +93,4 @@ def _map_steps(count: int, store: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

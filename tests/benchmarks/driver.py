@@ -12,10 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from cProfile import Profile
 from pathlib import Path
-from pstats import Stats
 from random import Random
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -29,6 +26,8 @@ from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.testing.changelog_conformance import SampleGroup
 
+#: Measured after two that are not.
+_BATCHES = 5
 _CALLS = ("open", "fsync", "link", "unlink", "stat", "listdir", "scandir", "rename", "replace")
 
 
@@ -62,22 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             job.batch()
             job.batch()
             job.reset()
-            with Profile() if options.profile else nullcontext() as profile:
-                for _ in range(options.batches):
-                    job.batch()
-            calls = ", ".join(f"{name} {count / options.batches:.4g}" for name, count in job.calls.most_common())
-            cost = job.seconds / options.batches
+            for _ in range(_BATCHES):
+                job.batch()
+            calls = ", ".join(f"{name} {count / _BATCHES:.4g}" for name, count in job.calls.most_common())
+            cost = job.seconds / _BATCHES
             print(f"| {'every hour' if interval else 'each batch'} | {cost:.3f} | {calls} |", flush=True)
-            if profile is not None:
-                Stats(profile).sort_stats("cumulative").print_stats(25)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.driver", description=__doc__)
     parser.add_argument("--groups", type=int, default=400, help="key groups")
-    parser.add_argument("--batches", type=int, default=5, help="batches measured, after two that are not")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""The measured functions: J1, J2 and J4 as keyed functions, and the counter as Spark's own stateful processors.
+"""The measured functions: J1 and J2 as keyed functions, and the counter as Spark's own stateful processors.
 
 J1 counts and sums per key and emits a row per event, which it can count and sum again. J2 counts and sums per key and
-emits when an event-time timer fires at the end of a 60-second window. J4 counts, and moves a named timer at each row;
-three of four rows let it fire. The raw processors keep the same value state and emit a row per key and batch.
+emits when an event-time timer fires at the end of a 60-second window. The raw processors keep the same value state and
+emit a row per key and batch.
 """
 
 from __future__ import annotations
@@ -58,26 +58,6 @@ class J2(KeyedProcessFunction):
         count, amount = self.total.value()
         self.total.clear()
         yield ctx.get_current_key(), count, amount
-
-
-class J4(KeyedProcessFunction):
-    """A counter that moves a named timer at each row, and gives its count out when the key was idle for a time."""
-
-    count = ValueState(int, default=0)
-
-    def __init__(self, idle_ms: int) -> None:
-        self.idle_ms = idle_ms
-
-    def process_element(self, value: Any, ctx: Context) -> None:
-        """Add the event and move the timer."""
-        self.count.update(self.count.value() + 1)
-        timestamp = ctx.timestamp()
-        assert timestamp is not None
-        ctx.timer_service().set_timer("idle", timestamp + self.idle_ms)
-
-    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[tuple[str, int, int]]:
-        """Emit."""
-        yield ctx.get_current_key(), self.count.value(), timestamp
 
 
 class RawCounter(StatefulProcessor):

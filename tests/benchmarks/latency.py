@@ -8,15 +8,15 @@ rows. From topic to topic, also prints the part of these times until the broker 
 
 from __future__ import annotations
 
-import argparse
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ import keyed
 from tests.keyed.changelog.kafka import topics
 from tests.support.kafka import Broker
 
-#: Seconds before rows count.
-_WARM = 3.0
+#: Seconds before rows count, and for which they do.
+_WARM, _SECONDS = 3.0, 10.0
+#: Rows a second, 0 for none.
+_RATES = (0, 200, 1000, 2000, 5000, 10_000)
 _KEYS = 100
 _OUTPUT = "k string, n bigint, due bigint"
 
@@ -41,36 +43,24 @@ class Count(keyed.KeyedProcessFunction):
         yield value.k, self.n.value(), value.due
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.latency", description=__doc__)
-    parser.add_argument("--rates", default="0,200,1000,2000,5000,10000", help="rows a second, 0 for none")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long rows count (10)")
-    parser.add_argument("--kinds", default="process,kafka", help="process, kafka, or both")
-    options = parser.parse_args(arguments)
     # So that the broker and the folder go.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(f"{'':>22}{'rate':>8}{'p50 ms':>9}{'p99 ms':>9}{'cores':>8}{'sent p50':>10}{'p99':>9}", flush=True)
     with tempfile.TemporaryDirectory(prefix="keyed-latency-") as folder:
-        kinds = options.kinds.split(",")
-        broker = Broker(Path(folder) / "broker") if "kafka" in kinds else None
-        if broker is not None:
-            broker.start()
+        broker = Broker(Path(folder) / "broker")
+        broker.start()
         try:
-            for kind in kinds:
-                for number, rate in enumerate(map(int, options.rates.split(","))):
-                    made = Path(folder) / f"{kind}-{number}"
-                    sent: list[float] = []
-                    if kind == "process":
-                        ages, cores = _in_process(made, rate, options.seconds)
-                    else:
-                        assert broker is not None
-                        ages, sent, cores = _kafka(broker.bootstrap, made, rate, options.seconds)
-                    what = {"process": "in-process", "kafka": "Kafka to Kafka"}[kind]
-                    print(f"{what:>22}{rate:>8}{_shown(ages)}{cores:8.3f} {_shown(sent)}".rstrip(), flush=True)
+            for what, rate in product(("in-process", "Kafka to Kafka"), _RATES):
+                job, sent = Path(folder) / f"{what.replace(' ', '-')}-{rate}", list[float]()
+                if what == "in-process":
+                    ages, cores = _in_process(job, rate, _SECONDS)
+                else:
+                    ages, sent, cores = _kafka(broker.bootstrap, job, rate, _SECONDS)
+                print(f"{what:>22}{rate:>8}{_shown(ages)}{cores:8.3f} {_shown(sent)}".rstrip(), flush=True)
         finally:
-            if broker is not None:
-                broker.stop()
+            broker.stop()
 
 
 def _shown(ages: list[float]) -> str:

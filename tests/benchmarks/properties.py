@@ -2,14 +2,12 @@
 
 Prints, for each property with 100 examples, the CPU-seconds (user and system) of a process of its own and of its
 children, such as the other process of `assert_deterministic`, less those of the imports, and the seconds on the clock.
-``--examples`` tries others, ``--rounds`` repeats all of it and prints the median.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -31,6 +29,7 @@ from tests.benchmarks.meter import Meter, adopt_orphans
 from tests.keyed.testing.test_right_functions import Minutes
 
 MINUTE = 60_000
+_EXAMPLES = 100
 
 
 def model(records: list[Any]) -> Any:
@@ -60,37 +59,30 @@ def main() -> None:
     """Measure and print."""
     options = _parser().parse_args()
     if options.only:
-        _measure(options.only, options.examples)
+        _measure(options.only)
         return
-    print(f"{options.examples} examples of a job of ten lines, median of {options.rounds}")
+    print(f"{_EXAMPLES} examples of a job of ten lines")
     print(f"{'':30} {'CPU-s':>6} {'of children':>12} {'s':>6}")
-    costs: dict[str, list[list[float]]] = {name: [] for name in PROPERTIES}
-    for _ in range(options.rounds):
-        for name, found in costs.items():
-            command = [sys.executable, "-m", "tests.benchmarks.properties", "--only", name]
-            command += ["--examples", str(options.examples)]
-            measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-            found.append([float(figure) for figure in measured.split()])
-    for name, found in costs.items():
-        cpu, children, wall = (statistics.median(figures) for figures in zip(*found, strict=True))
-        print(f"{name:30} {cpu:6.2f} {children:12.2f} {wall:6.2f}")
+    for name in PROPERTIES:
+        command = [sys.executable, "-m", "tests.benchmarks.properties", "--only", name]
+        measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        cpu, children, wall = map(float, measured.split())
+        print(f"{name:30} {cpu:6.2f} {children:12.2f} {wall:6.2f}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.properties", description=__doc__)
-    parser.add_argument("--examples", type=int, default=100, help="examples of each property (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=1, help="how often all of it runs (default: %(default)s)")
     parser.add_argument("--only", choices=list(PROPERTIES), help="one property, measured in this process")
     return parser
 
 
-def _measure(name: str, examples: int) -> None:
+def _measure(name: str) -> None:
     """Run one property in this process, and print the CPU-seconds, those of the children, and the seconds."""
     adopt_orphans()
     started = time.monotonic()
     with Meter(os.getpid()) as meter:
         before = meter.read()
-        PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=examples, seed=1)
+        PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=_EXAMPLES, seed=1)
         spent = meter.read() - before
     print(spent.total, spent.workers, time.monotonic() - started)
 

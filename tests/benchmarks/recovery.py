@@ -1,13 +1,11 @@
 """The cost of a directory changelog in the local runtime: ``python -m tests.benchmarks.recovery``, some minutes.
 
 J1 and J2 over a million rows of 100,000 keys, in batches of 200,000, with and without a changelog; then J1's changelog
-is restored at several parallelisms and verified. CPU time is that of this process. Give a number of keys to have
-another one.
+is restored at several parallelisms and verified. CPU time is that of this process.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,10 +23,10 @@ from tests.benchmarks.functions import J1, J2, OUTPUT
 ROWS, KEYS, ROWS_PER_BATCH, ROUNDS = 1_000_000, 100_000, 200_000, 3
 
 
-def main(keys: int = KEYS) -> None:
+def main() -> None:
     """Measure and print."""
     numbers = np.arange(ROWS)
-    users = pa.array([f"user-{number % keys}" for number in range(ROWS)])
+    users = pa.array([f"user-{number % KEYS}" for number in range(ROWS)])
     table = pa.table({"user_id": users, "amount": pa.array(numbers % 100), "ts": pa.array(numbers // 10)})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -76,4 +74,4 @@ def _print(name: str, value: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main()

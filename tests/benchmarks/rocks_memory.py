@@ -1,12 +1,11 @@
 """The memory of a local run on RocksDB whose state does not grow: where it levels off, and what holds it.
 
-``python -m tests.benchmarks.rocks_memory --minutes 20 --keys 100000 --parallelism 8`` prints a line every 15 seconds:
+``python -m tests.benchmarks.rocks_memory`` runs for 20 minutes, and prints a line every 15 seconds:
 the resident memory of the process, and of RocksDB the write buffers and the block cache, in MB.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import keyed
 from keyed.stores.database import Database
 from keyed.stores.growth import resident_bytes
 
-_SECONDS = 15
+_MINUTES, _KEYS, _SECONDS = 20, 100_000, 15
 _MB = 1 << 20
 
 
@@ -59,12 +58,6 @@ class Meter:
 
 def main() -> None:
     """Run the job."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--parallelism", type=int, default=8)
-    parser.add_argument("--rows-per-batch", type=int, default=20_000)
-    given = parser.parse_args()
     databases: list[Database] = []
     opened = Database.__init__
 
@@ -73,21 +66,21 @@ def main() -> None:
         databases.append(database)
 
     Database.__init__ = noted  # type: ignore[assignment, method-assign]
-    end = time.monotonic() + given.minutes * 60
+    end = time.monotonic() + _MINUTES * 60
 
     def rows() -> Iterator[dict[str, int]]:
         number = 0
         while time.monotonic() < end:
-            yield {"k": number * 7919 % given.keys, "t": number}
+            yield {"k": number * 7919 % _KEYS, "t": number}
             number += 1
 
     counts = keyed.stream(rows(), timestamp="t").key_by("k")
-    output = counts.process(Count(), "k bigint, n bigint", store="rocksdb", parallelism=given.parallelism)
+    output = counts.process(Count(), "k bigint, n bigint", store="rocksdb", parallelism=8)
     with tempfile.TemporaryDirectory() as checkpoint:
         output.run(
             lambda batch, number: None,
             checkpoint=checkpoint,
-            rows_per_batch=given.rows_per_batch,
+            rows_per_batch=20_000,
             on_progress=Meter(databases),
         )
 

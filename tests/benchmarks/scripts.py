@@ -157,19 +157,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each stream (1,000,000)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS))
-    parser.add_argument("--without-flink", action="store_true")
     return parser
 
 
 def main() -> None:
     """Print a table of the jobs."""
     given = _parser().parse_args()
-    kinds = KINDS[:3] if given.without_flink else KINDS
-    print(f"| job | {' | '.join(kinds)} | SQL / Python over Arrow |")
-    print(f"|---|{'--:|' * (len(kinds) + 1)}")
+    print(f"| job | {' | '.join(KINDS)} | SQL / Python over Arrow |")
+    print(f"|---|{'--:|' * (len(KINDS) + 1)}")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for job in given.only:
-            costs: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+            costs: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
             for _ in range(given.rounds):
                 for kind, of_kind in costs.items():
                     of_kind.append(pool.apply(_costs, (job, kind, given.rows)))

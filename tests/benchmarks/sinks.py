@@ -6,7 +6,6 @@ before. CPU time and memory are those of the driver's Python process with the th
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import time
@@ -27,6 +26,7 @@ from tests.keyed.changelog.kafka import topics
 from tests.support.kafka import Broker
 from tests.support.postgres import PASSWORD, binaries, postgres_server
 
+_ROWS, _BATCHES = 1_000_000, 3
 _SCHEMA = Schema(parse_ddl("key string, count bigint"))
 
 
@@ -57,20 +57,12 @@ def _peak_mb() -> int:
     return int(found[1]) // 1024
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a batch (1,000,000)")
-    parser.add_argument("--batches", type=int, default=3)
-    return parser
-
-
 def main() -> None:
     """Measure and print."""
-    given = _parser().parse_args()
     print("| sink | driver's CPU-s for a million rows | rows a second | MB |\n|---|--:|--:|--:|")
     session = keyed.spark_session("sinks", master="local[2]", parallelism=2)
     with _sinks() as sinks:
-        frame = session.range(given.rows).selectExpr("concat('key ', id) AS key", "id AS count").cache()
+        frame = session.range(_ROWS).selectExpr("concat('key ', id) AS key", "id AS count").cache()
         frame.count()
         for name, sink in sinks.items():
             writer = sink.open_on_spark(Owner(["query"]), _SCHEMA, SparkRuntime.of(session))
@@ -79,15 +71,15 @@ def main() -> None:
             costs = []
             Path("/proc/self/clear_refs").write_text("5")
             before = _peak_mb()
-            for batch_id in range(given.batches):
+            for batch_id in range(_BATCHES):
                 batch, cpu, began = FrameBatch(frame), time.process_time(), time.monotonic()
                 records = writer.pack(batch)
                 writer.write(batch if records is None else records, batch_id)
                 costs.append((time.process_time() - cpu, time.monotonic() - began))
                 del batch, records
             cpu, seconds = min(cpu for cpu, _ in costs), min(seconds for _, seconds in costs)
-            rate = given.rows / seconds
-            print(f"| {name} | {cpu / given.rows * 1e6:.1f} | {rate:,.0f} | {_peak_mb() - before} |", flush=True)
+            rate = _ROWS / seconds
+            print(f"| {name} | {cpu / _ROWS * 1e6:.1f} | {rate:,.0f} | {_peak_mb() - before} |", flush=True)
             writer.close()
     session.stop()
 

@@ -26,7 +26,7 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1``, ``J2``, ``J1-connected``, ``J1-ordered`` (``order="watermark"``) or ``J4-…``
+        job: ``J1``, ``J2``, ``J1-connected``, ``J1-ordered`` (``order="watermark"``)
             (`tests.benchmarks.functions`) or ``minute-…``
             (`tests.benchmarks.minutes`), where a keyed function runs; ``twice-…`` for two of J1, one after the other;
             ``J3-…`` for windows, and ``continuous`` for the same aggregates without windows

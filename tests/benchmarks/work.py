@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keyed
 from keyed.job.chaining import lines
 from keyed.runtimes.spark.plan.build import build
-from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, RawPandas, RawRows, pass_through
+from tests.benchmarks.functions import J1, J2, OUTPUT, ConnectedJ1, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
@@ -29,9 +28,6 @@ _FUNCTIONS: dict[str, tuple[Any, str]] = {
     "J2": (J2, OUTPUT),
     "J1-connected": (ConnectedJ1, OUTPUT),
     "J1-ordered": (J1, OUTPUT),
-    # The events of a key are 1 s and 100 s apart: of four rows, three are followed by such a gap.
-    "J4-1k": (partial(J4, 288), OUTPUT),
-    "J4-100k": (partial(J4, 28_800), OUTPUT),
     "minute-rows": (MinuteByRows, COLUMNS),
     "minute-columns": (MinuteByColumns, COLUMNS),
 }

@@ -104,16 +104,6 @@ def test_a_commit_store_reopens_as_it_was_committed(tmp_path):
         with_store.close()
 
 
-def test_a_commit_store_is_open_once(tmp_path):
-    first = CommitStore(tmp_path)
-    with pytest.raises(CheckpointError, match="in use by another run"):
-        CommitStore(tmp_path)
-    first.write("a", b"1")
-    first.commit()
-    first.close()
-    CommitStore(tmp_path).close()
-
-
 def test_a_commit_store_of_a_later_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("keyed.stores.commit_store._VERSION", 2)
     CommitStore(tmp_path).close()
