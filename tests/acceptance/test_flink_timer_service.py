@@ -14,11 +14,6 @@ from tests.acceptance.support import EVENT, PROCESSING, Harness, advance, both_s
 from tests.support.data_files import read_data
 
 
-def numbered(harness, domain):
-    """numEventTimeTimers(namespace) and numProcessingTimeTimers(namespace)."""
-    return sum(timer.domain is domain for timer in harness.pending_timers())
-
-
 @both_stores
 def test_timer_assignment_to_key_groups(store):
     """InternalTimerServiceImplTest.testTimerAssignmentToKeyGroups: a hundred keys over ten groups, in both domains."""
@@ -32,7 +27,7 @@ def test_timer_assignment_to_key_groups(store):
     for domain in (EVENT, PROCESSING):
         advance(harness, domain, 59)
         assert sorted(value[0] for value in harness.values()) == list(range(10, 60))
-        assert numbered(harness, domain) == 50
+        assert sum(timer.domain is domain for timer in harness.pending_timers()) == 50
 
 
 @both_stores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from keyed import MIN_TIMESTAMP, KeyedError, KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
+from keyed import MIN_TIMESTAMP, KeyedError, KeyedProcessFunction, ListState, MapState, TimeDomain, ValueState
 from keyed.engine.batch import Batch
 from keyed.errors import CorruptionError, EncodingError, StateAccessError, UserFunctionError
 from keyed.testing import KeyedTestHarness
@@ -21,7 +21,6 @@ class Scripted(KeyedProcessFunction):
     value = ValueState(int)
     list = ListState(int)
     map = MapState(int, int)
-    brief = ValueState(int, ttl=StateTtl(milliseconds=50, time_domain=TimeDomain.EVENT_TIME))
 
     def __init__(self, fire=None) -> None:
         self.fire = fire
