@@ -335,6 +335,11 @@ class Entrances:
         with open_tables(log, folder / "tables").start(every=0.01) as tables:
             assert tables["number"].get("a") == 2
             assert len(tables["number"].subscribe().take(0)) == 2
+            with read_tables(folder / "tables") as reading:
+                reading.start(every=0.01)
+                assert reading["number"].get("a") == 2
+            # The tables close a snapshot that is left open.
+            assert tables.snapshot()["number"].get("a") == 2
 
     def read(self, folder: Path) -> None:
         log = keyed.DirectoryChangelog(folder / "log")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import uvicorn
 
 import keyed
 from keyed.job.functions import Function
-from keyed.tables import StateTables, open_tables
+from keyed.tables import Change, StateTables, open_tables
 from keyed.tables.server.app import make_app
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
@@ -92,6 +93,33 @@ def read_events(lines: Iterable[str]) -> Iterator[tuple[str | None, str | None, 
         elif line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             event[name] = value
+
+
+def read_pages(clients: Sequence[httpx.Client], path: str, name: str, **query: Any) -> list[list[Any]]:
+    """Return the pages of an answer, each of which the next client asks for."""
+    pages: list[list[Any]] = []
+    after: dict[str, str] = {}
+    for client in cycle(clients):
+        answer = client.get(path, params=query | after).json()
+        pages.append(answer[name])
+        if answer["next"] is None:
+            break
+        after = {"after": answer["next"]}
+    return pages
+
+
+def apply_changes(copy: dict[Any, Any], changes: list[Change]) -> None:
+    """Apply changes, and check that none is missing and none comes twice."""
+    for change in changes:
+        place = (change.key, change.entry)
+        if change.kind == "snapshot":
+            assert place not in copy
+        else:
+            assert copy.get(place) == change.old
+            assert change.old != change.new
+        copy.pop(place, None)
+        if not change.removed:
+            copy[place] = change.new
 
 
 def worker_processes(module: str = "keyed.tables.sql_worker") -> list[psutil.Process]:

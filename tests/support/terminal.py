@@ -71,6 +71,11 @@ class Job:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def wait(self) -> int:
+        """Wait until the program has ended, and return the exit status."""
+        self._reader.join(600)
+        return self.process.wait(60)
+
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the exit status."""
         os.killpg(self.process.pid, signal.SIGINT)

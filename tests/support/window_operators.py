@@ -1,6 +1,7 @@
 """Window operators by themselves, without a stream, and assigners and triggers that a text names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 from keyed import windows as w
@@ -26,6 +27,7 @@ WINDOWS: dict[str, Callable[..., w.WindowAssigner]] = {
     "hopping_by_clock": w.HoppingProcessingTimeWindows.of,
     "sessions": w.EventTimeSessionWindows.with_gap,
     "sessions_by_clock": w.ProcessingTimeSessionWindows.with_gap,
+    "dynamic_sessions": lambda gap: w.EventTimeSessionWindows.with_dynamic_gap(lambda _: gap),
 }
 TRIGGERS: dict[str, Callable[..., w.Trigger]] = {
     "event_time": w.EventTimeTrigger,
@@ -88,3 +90,12 @@ def column_aggregates(type_: str) -> dict[str, Any]:
             "deviation": w.Stddev("v"),
         }
     return aggregates
+
+
+def accumulate(aggregate: Any, values: Iterable[Any], times: Iterable[int] | None = None) -> Any:
+    """Return an accumulator of the values; without times they come one after the other."""
+    accumulator = aggregate.create_accumulator()
+    for value, time in zip(values, times or count(), strict=False):
+        arguments = (value, time, accumulator) if aggregate.timed else (value, accumulator)
+        accumulator = (aggregate.add_at if aggregate.timed else aggregate.add)(*arguments)
+    return accumulator

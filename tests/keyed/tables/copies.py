@@ -125,14 +125,17 @@ class Job:
     Args:
         name: One of `JOBS`.
         folder: Its folder.
+        rows: The number of rows of its first run.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, rows: int = 0) -> None:
         self.name = name
         self.folder = folder
         self.lives = 1
         self.rows = 0
         self.options: dict[str, Any] = {"parallelism": 2}
+        if rows:
+            self.run(rows)
 
     @property
     def log(self) -> keyed.DirectoryChangelog:

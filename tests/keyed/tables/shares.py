@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import keyed
 from keyed import DirectoryChangelog
 from keyed.codec.key_hash import group_of, key_hash
+from keyed.tables import StateTables, open_tables
 
 GROUPS = 8
 SHARES = (range(3), range(3, 6), range(6, 8))
@@ -45,3 +49,16 @@ def share_of(key: Any) -> int:
     """The number of the share that has a key."""
     group = group_of(key_hash(key), GROUPS)
     return next(number for number, groups in enumerate(SHARES) if group in groups)
+
+
+@contextmanager
+def open_shares(folder: Path) -> Iterator[tuple[DirectoryChangelog, StateTables, list[StateTables]]]:
+    """Yield a changelog of 60 rows, tables of all its key groups, and those of each share."""
+    log = DirectoryChangelog(folder / "log", auto_compact=False)
+    run(log, 60)
+    with ExitStack() as stack:
+        whole = stack.enter_context(open_tables(log, folder / "whole"))
+        shares = [stack.enter_context(open_tables(log, folder / f"{each[0]}", groups=each)) for each in SHARES]
+        for tables in (whole, *shares):
+            tables.poll()
+        yield log, whole, shares

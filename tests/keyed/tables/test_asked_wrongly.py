@@ -11,6 +11,7 @@ from keyed.tables import open_tables, read_tables
 from keyed.tables.follower import Lag
 from keyed.tables.server import serve
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 from tests.support.tables import poll_tables
 
 
@@ -54,38 +55,20 @@ def test_a_key_is_in_a_table_if_it_has_a_value_or_entries(tables):
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "says"),
-    [
-        (lambda t: 5 in t["value"], keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].get_many([5]), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].get_many("ab"), keyed.errors.DefinitionError, "'ab' is one key"),
-        (lambda t: t["value"].history(5), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].scan(key=5), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].scan(from_=5), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].scan(to=b"b"), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].scan(prefix=("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].scan(reverse="no"), keyed.errors.DefinitionError, "give True or False"),
-        (lambda t: t["value"].scan(windows=5), keyed.errors.DefinitionError, "give two times"),
-        (lambda t: t["value"].subscribe(("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].subscribe(prefix=("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
-        (lambda t: t["value"].subscribe("a", prefix="a"), keyed.errors.DefinitionError, "not both"),
-        (lambda t: t["value"].get("a", "x"), keyed.errors.DefinitionError, "has one entry per key; leave entry out"),
-        (lambda t: t["value"].history("a", "x"), keyed.errors.DefinitionError, "one entry per key; leave entry out"),
-        (lambda t: t["by_name"].get("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
-        (lambda t: t["by_name"].history("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
-        (lambda t: t["items"].get("a", 0), keyed.errors.EncodingError, "entry=0 is not an entry of the list state"),
-        (lambda t: t["items"].get("a", ("x", 1)), keyed.errors.EncodingError, "is not an entry of the list state"),
-        (lambda t: t["versions"].get("a", "x"), keyed.errors.DefinitionError, "time of the version in milliseconds"),
-        (lambda t: t.sql(5), keyed.errors.DefinitionError, "give a SELECT as text"),
-        (lambda t: t.wait_for("1"), keyed.errors.DefinitionError, "id of a batch, or a Position"),
-        (lambda t: t.start(every=0), keyed.errors.DefinitionError, "a number above 0"),
-        (lambda t: t.start(every=None), keyed.errors.DefinitionError, "a number above 0"),
-    ],
+    ("table", "name", "arguments", "options", "error", "message"), read_data("keyed/tables/asked_wrongly.json")
 )
-def test_what_fits_nothing_is_refused(tables, ask, error, says):
-    with pytest.raises(error) as refused:
-        ask(tables)
-    assert says in str(refused.value)
+def test_what_fits_nothing_is_refused(tables, table, name, arguments, options, error, message):
+    target = tables[table] if table else tables
+    with pytest.raises(getattr(keyed.errors, error)) as refused:
+        getattr(target, name)(*arguments, **options)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["get", "scan", "subscribe"])
+def test_a_key_of_a_tuple_is_refused(tables, name):
+    key: Any = ("a",)
+    with pytest.raises(keyed.errors.KeyTypeError, match="as in 'a'"):
+        tables["value"].scan(prefix=key) if name == "scan" else getattr(tables["value"], name)(key)
 
 
 def test_keys_that_are_not_there_are_not_of_another_type(tmp_path):

@@ -60,8 +60,7 @@ def test_flink_arrives_at_the_same_table(kafka, tmp_path, name, form):
         jars = fetch(FLINK_KAFKA)
     except NoJars as error:
         pytest.skip(str(error))
-    job = Job(name, tmp_path)
-    job.run(2)
+    job = Job(name, tmp_path, 2)
     types = FLINK[form][name]
     given: dict[str, Any] = {"jars": [str(jar) for jar in jars], "tables": []}
     parts: list[str] = []

@@ -19,10 +19,10 @@ import pytest
 
 import keyed
 from keyed.stores.version_store import VersionStore
-from keyed.tables import Change, StateTables, follower, open_tables
+from keyed.tables import StateTables, follower, open_tables
 from tests.keyed.changelog.kafka import topics
 from tests.support.s3 import s3_server
-from tests.support.tables import poll_tables
+from tests.support.tables import apply_changes, poll_tables
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
 
@@ -89,36 +89,24 @@ class Reader:
             if subscription.resets:
                 assert changes[0].kind == "snapshot"
                 self.copy, self.resets, subscription.resets = {}, self.resets + 1, 0
-            self.apply(changes)
+            apply_changes(self.copy, changes)
             most = None if most is None else most - len(changes)
             self.token = changes[-1].token
             if most == 0:
                 break
 
-    def apply(self, changes: list[Change]) -> None:
-        for change in changes:
-            if change.kind == "snapshot":
-                assert change.key not in self.copy
-            else:
-                assert self.copy.get(change.key) == change.old
-                assert change.old != change.new
-            if change.removed:
-                del self.copy[change.key]
-            else:
-                self.copy[change.key] = change.new
-
 
 def contents(tables: Any) -> dict[Any, Any]:
-    return {entry.key: entry.value for entry in tables["count"]}
+    return {(entry.key, None): entry.value for entry in tables["count"]}
 
 
 def folded(log: Any) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for change in keyed.recovery.read_changelog(log):
         if change.state == "count":
-            found.pop(change.key, None)
+            found.pop((change.key, None), None)
             if not change.removed:
-                found[change.key] = change.value
+                found[change.key, None] = change.value
     return found
 
 

@@ -70,8 +70,7 @@ def check(target: Any, tables: Any, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_sink_holds_the_table_for_every_kind_of_state(make, tmp_path, name, request):
-    job = Job(name, tmp_path)
-    job.run(3)
+    job = Job(name, tmp_path, 3)
     with job.tables() as tables:
         # Those that PostgreSQL takes have no lists, maps and structs.
         names = {*tables} & {"number", "counts", "fading", "sums"} if "postgres" in request.node.name else {*tables}
@@ -89,8 +88,7 @@ def test_a_sink_holds_the_table_for_every_kind_of_state(make, tmp_path, name, re
 
 
 def test_a_copy_of_another_table_or_key_is_refused_and_the_last_writer_goes_on(make, tmp_path):
-    job = Job("states", tmp_path)
-    job.run(3)
+    job = Job("states", tmp_path, 3)
     target = make("t")
     with job.tables() as tables:
         with pytest.raises(DefinitionError, match='must have mode="upsert"'):
@@ -118,8 +116,7 @@ def test_a_copy_of_another_table_or_key_is_refused_and_the_last_writer_goes_on(m
 def test_a_copy_of_another_job_is_replaced(make, tmp_path):
     target = make("t")
     for number, rows in enumerate((7, 2)):
-        job = Job("states", tmp_path / str(number))
-        job.run(rows)
+        job = Job("states", tmp_path / str(number), rows)
         with job.tables() as tables, tables["counts"].replicate(target.sink(["k", "entry"])) as copy:
             caught_up(copy, tables, last_batch(job))
             check(target, tables, "counts")

@@ -34,18 +34,14 @@ class Both(keyed.KeyedProcessFunction):
         self.other.update(value[1])
 
 
-class Lower(keyed.KeyedProcessFunction):
-    n = keyed.ValueState(int)
+def keeping(name):
+    class Keeping(keyed.KeyedProcessFunction):
+        state = keyed.ValueState(int, name=name)
 
-    def process_element(self, value, ctx):
-        self.n.update(value[1])
+        def process_element(self, value, ctx):
+            self.state.update(value[1])
 
-
-class Upper(keyed.KeyedProcessFunction):
-    upper = keyed.ValueState(int, name="N")
-
-    def process_element(self, value, ctx):
-        self.upper.update(value[1])
+    return Keeping()
 
 
 def opened(function, folder):
@@ -72,7 +68,7 @@ def test_tables_whose_names_differ_by_case_only_are_refused(tmp_path):
 
 def test_a_connection_that_is_used_again_has_the_tables_of_the_query(tmp_path):
     """Case and all: the tables of one query were there, or missing, in the next."""
-    names = {"both": Both(), "lower": Lower(), "upper": Upper()}
+    names = {"both": Both(), "lower": keeping("n"), "upper": keeping("N")}
     tables = {name: opened(function, tmp_path / name) for name, function in names.items()}
     try:
         for first in (*names, *reversed(names), "lower", "upper", "lower"):
@@ -199,4 +195,4 @@ def test_no_listing_has_a_path_of_this_user(tables, query):
         shown = str(tables[0].sql(query).to_pylist())
     except keyed.KeyedError as error:
         shown = str(error)
-    assert not [path for path in (Path.home(), Path.cwd()) if str(path) in shown]
+    assert not [path for path in (Path.home(), Path.cwd(), tables[0].path) if str(path) in shown]

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import partial
@@ -28,11 +27,14 @@ from keyed.cli.main import main
 from keyed.tables.server import Access, serving
 from tests.support.data_files import read_data
 from tests.support.limits import patient
-from tests.support.tables import followed, worker_processes
+from tests.support.tables import followed, read_pages, worker_processes
 from tests.support.waiting import until
 
 ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
 SLOW = "select count(*) from range(100000000000) a, range(1000) b"
+
+
+REQUESTS = read_data("keyed/tables/server/requests.json")
 
 
 @attrs.frozen
@@ -89,14 +91,7 @@ def ask(tables):
 
 
 def pages(ask, path: str, name: str, limit: int) -> list[Any]:
-    found: list[Any] = []
-    after: dict[str, str] = {}
-    while True:
-        answer = ask.get(path, params={"limit": limit, **after}).json()
-        found.append(answer[name])
-        if answer["next"] is None:
-            return found
-        after = {"after": answer["next"]}
+    return read_pages([ask], path, name, limit=limit)
 
 
 def test_what_a_key_holds_comes_in_pages(tables, ask):
@@ -153,22 +148,6 @@ def test_answers_that_are_too_large_are_refused(tables):
         assert [answer.status_code for answer in answers] == [413] * 4
         assert {answer.json()["error"]["type"] for answer in answers} == {"TooLarge"}
         assert ask.post("/sql", json={"query": "select length(value) as n from large"}).json()["rows"] == [[1_000_000]]
-
-
-@pytest.mark.slow
-def test_queries_beyond_those_that_may_run_are_refused(tables):
-    with client_of(tables, wait_seconds=0.1) as ask, ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(ask.post, "/sql", json={"query": SLOW}) for _ in range(6)]
-        until(lambda: sum(answer.done() for answer in asked) == 4)
-        refused = [answer.result() for answer in asked if answer.done()]
-        for answer in refused:
-            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-            assert answer.json()["error"]["type"] == "Busy"
-        # The two others run until their processes end.
-        for worker in worker_processes():
-            worker.kill()
-        assert sorted(answer.result().status_code for answer in asked) == [400, 400, 429, 429, 429, 429]
-        assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
 
 
 def test_a_scan_that_finds_nothing_ends_in_time(tables):
@@ -408,14 +387,7 @@ def test_map_keys_whose_first_has_a_null_part_go_back_in_as_they_came_out(tmp_pa
 def test_a_token_sees_nothing_of_other_tables(tables):
     hidden = ("items", "seen", "pairs", "large", "nothing", "secret", '"hash"', '"entries": ')
     with client_of(tables, SOME) as ask:
-        texts = [
-            ask.get(path).text
-            for path in (
-                *("/tables", "/status", "/metrics", "/timers", "/health", "/tables/small/keys/ann"),
-                *("/tables/small/history/ann", "/tables/missing", "/tables/items", "/tables/nosuch"),
-                *("/tables/small/keys/5?entry=1", "/tables/small?as_of=-1", "/tables/missing?as_of=1"),
-            )
-        ]
+        texts = [ask.get(path).text for path in REQUESTS["paths of a token"]]
         texts.append(ask.post("/sql", json={"query": "select * from small"}).text)
         texts.append(ask.post("/sql", json={"query": "select * from item"}).text)
         texts.append(ask.post("/sql", json={"query": "from duckdb_views() select view_name"}).text)
@@ -465,10 +437,3 @@ def test_a_query_ends_where_its_server_is_gone(tables):
         worker.stdin.write(json.dumps(asked) + "\n")
         worker.stdin.flush()
         assert worker.wait() == -signal.SIGALRM
-
-
-def test_settings_of_a_query_show_no_path_of_the_server(tables):
-    with client_of(tables) as ask:
-        for query in read_data("keyed/tables/hostile_queries.json")["listings"]:
-            text = ask.post("/sql", json={"query": query}).text
-            assert not [path for path in (Path.home(), Path.cwd(), tables.path) if str(path) in text]

@@ -31,9 +31,10 @@ from keyed.tables.server import Access, Limits, Peers
 from keyed.tables.server import peers as peers_module
 from keyed.tables.server.app import make_app
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
-from tests.keyed.tables.shares import GROUPS, SHARES, run, share_of
+from tests.keyed.tables.shares import GROUPS, SHARES, open_shares, run, share_of
 from tests.support.data_files import read_data
 from tests.support.limits import patient
+from tests.support.tables import read_pages
 from tests.support.waiting import until
 
 ALL, SOME = "token-of-all-tables-0001", "token-of-count-only-0002"
@@ -45,7 +46,7 @@ def served(all_tables: Sequence[StateTables], **options: Any) -> Iterator[list[h
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in all_tables]
         addresses = [f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
-        peers = Peers([*addresses, *options.pop("more", ())], token=options.pop("token", None), timeout=300)
+        peers = Peers(addresses, token=options.pop("token", None), timeout=300)
         for tables, listening in zip(all_tables, sockets, strict=True):
             app = make_app(tables, peers=peers, limits=patient(), **options)
             server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
@@ -65,15 +66,10 @@ def patience(monkeypatch):
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
     """Tables of a changelog with 8 key groups: whole, and in three shares."""
-    folder = tmp_path_factory.mktemp("peers")
-    log = DirectoryChangelog(folder / "log", auto_compact=False)
-    run(log, 60)
-    with ExitStack() as stack:
-        tables = [stack.enter_context(open_tables(log, folder / "whole"))]
-        tables += [stack.enter_context(open_tables(log, folder / f"{groups[0]}", groups=groups)) for groups in SHARES]
-        for each in tables:
+    with open_shares(tmp_path_factory.mktemp("peers")) as opened:
+        for each in (opened[1], *opened[2]):
             each.start()
-        yield log, tables[0], tables[1:]
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +141,8 @@ def test_pages_of_a_scan_continue_on_any_server(servers):
     whole, shares = servers
     for order in ("asc", "desc"):
         expected = whole.get("/tables/items", params={"order": order}).json()["entries"]
-        found: list[Any] = []
-        after: dict[str, str] = {}
-        while True:
-            answer = shares[len(found) % 3].get("/tables/items", params={"order": order, "limit": 7} | after).json()
-            found += answer["entries"]
-            if answer["next"] is None:
-                break
-            after = {"after": answer["next"]}
-        assert found == expected
+        pages = read_pages(shares, "/tables/items", "entries", order=order, limit=7)
+        assert [entry for page in pages for entry in page] == expected
 
 
 @pytest.mark.slow

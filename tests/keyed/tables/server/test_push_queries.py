@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import contextmanager
 
 import attrs
-import httpx
 import pytest
 
 import keyed
 from keyed import windows as w
-from keyed.tables.server import Access, Limits, serving
+from keyed.tables.server import Access, Limits
+from tests.support import tables as tables_support
 from tests.support.data_files import read_data
 from tests.support.tables import followed, read_events
 from tests.support.waiting import until
@@ -50,14 +49,9 @@ def job(tmp_path_factory):
         yield harness, tables
 
 
-@contextmanager
 def client_of(tables, token=None, access=None, **limits):
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    with (
-        serving(tables, port=0, access=access, limits=Limits(**limits)) as address,
-        httpx.Client(base_url=address, timeout=60, headers=headers) as client,
-    ):
-        yield client
+    return tables_support.client_of(tables, headers, access=access, limits=Limits(**limits))
 
 
 @pytest.fixture(scope="module")
@@ -150,17 +144,7 @@ def test_queries_that_are_not_valid_are_refused_with_their_place(ask, query, par
         assert error["message"].endswith("\n  " + " " * (column - 1) + "^")
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"query": SELECT, "parameters": "[2"},
-        {"query": SELECT, "parameters": "[2]", "after": "nonsense"},
-        {"query": SELECT, "check": "yes"},
-        {"query": SELECT, "limit": "1"},
-        {"query": "\ufeff\x00"},
-    ],
-)
+@pytest.mark.parametrize("params", REQUESTS["parameters of push queries"])
 def test_requests_that_are_not_valid_are_refused(ask, params):
     answer = ask.get("/sql/changes", params=params)
     assert (answer.status_code, "type" in answer.json()["error"]) == (400, True), answer.text

@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -33,7 +32,7 @@ from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.data_files import read_data
 from tests.support.limits import patient
-from tests.support.tables import client_of, followed, poll_tables, read_events, served, worker_processes
+from tests.support.tables import client_of, followed, poll_tables, read_events, read_pages, served, worker_processes
 from tests.support.waiting import until
 
 REQUESTS = read_data("keyed/tables/server/requests.json")
@@ -189,9 +188,9 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
         assert "error" not in client.get("/ready").json()
 
 
-def events_of(response: httpx.Response) -> Iterator[tuple[str | None, Any]]:
-    """The events of a stream: name and data."""
-    return ((name, data) for _, name, data in read_events(response.iter_lines()) if name)
+def events(lines: Iterator[str]) -> Iterator[tuple[Any, str, Any]]:
+    """The (id, event, data) of a stream, without those of an id alone."""
+    return ((token, name, data) for token, name, data in read_events(lines) if name)
 
 
 def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
@@ -210,18 +209,18 @@ def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
             client.stream("GET", "/batches") as batches,
             client.stream("GET", "/batches", headers=of_count) as of_some,
         ):
-            streams, narrow = (events_of(changes), events_of(batches)), events_of(of_some)
-            assert [next(stream)[0] for stream in (*streams, narrow)] == ["snapshot", "batch", "batch"]
+            streams, narrow = [events(each.iter_lines()) for each in (changes, batches)], events(of_some.iter_lines())
+            assert [next(stream)[1] for stream in (*streams, narrow)] == ["snapshot", "batch", "batch"]
             next(streams[0])
             shutil.rmtree(tmp_path / "tables")
             for stream in streams:
-                name, error = next(stream)
+                _, name, error = next(stream)
                 assert (name, error["type"]) == ("error", "LocalStoreError")
                 assert "was deleted or replaced" in error["message"]
                 assert list(stream) == []
             # Those who may read one table get the kind of the error, and no text that names things.
             message = "following ended; the server's log has the reason"
-            assert list(narrow) == [("error", {"type": "LocalStoreError", "message": message})]
+            assert [event[1:] for event in narrow] == [("error", {"type": "LocalStoreError", "message": message})]
         for _ in range(2):
             health = client.get("/health")
             assert (health.status_code, health.json()["status"]) == (503, "failed")
@@ -231,7 +230,9 @@ def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
                 assert (answer.status_code, answer.json()["error"]["type"]) == (503, "LocalStoreError"), path
             for path in ("/status", "/batches", "/tables/count/changes"):
                 with client.stream("GET", path) as answer:
-                    assert answer.status_code == 503 or [name for name, _ in events_of(answer)] == ["error"], path
+                    assert answer.status_code == 503 or [name for _, name, _ in events(answer.iter_lines())] == [
+                        "error"
+                    ], path
             answer = client.post("/sql", json={"query": "select 1"})
             assert (answer.status_code, answer.json()["error"]["type"]) == (503, "LocalStoreError")
         assert client.get("/ready").status_code == 503
@@ -250,14 +251,8 @@ def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
 
 
 def test_scans_go_on_where_the_page_before_ended(ask):
-    keys: list[tuple[str, str]] = []
-    after: dict[str, str] = {}
-    while True:
-        answer = ask.get("/tables/count", params={"limit": "3", **after}).json()
-        keys += [(entry["key"], str(entry["namespace"])) for entry in answer["entries"]]
-        if answer["next"] is None:
-            break
-        after = {"after": answer["next"]}
+    pages = read_pages([ask], "/tables/count", "entries", limit=3)
+    keys = [(entry["key"], str(entry["namespace"])) for page in pages for entry in page]
     assert len(keys) == len(set(keys)) == 10
     assert {entry["key"] for entry in ask.get("/tables/count", params={"prefix": "a"}).json()["entries"]} == {
         "ann",
@@ -344,11 +339,6 @@ def test_other_machines_need_a_token(job):
         Access(tokens={TOKEN: ['["count"],']})
 
 
-def events(lines: Iterator[str]) -> Iterator[tuple[Any, str, Any]]:
-    """The (id, event, data) of a stream, without those of an id alone."""
-    return ((token, name, data) for token, name, data in read_events(lines) if name)
-
-
 def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
     harness, _ = job
     with ask.stream("GET", "/tables/count/changes", params={"key": "ann"}) as stream:
@@ -367,45 +357,16 @@ def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
     assert [(change["namespace"], change["old"], change["new"]) for change in found] == [([0, 10], 0, 7), (None, 7, 8)]
 
 
-def test_a_reader_that_takes_nothing_is_dropped_and_counted(job):
-    harness, tables = job
-    with served(tables, limits=patient(send_seconds=0.5)) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow, httpx.Client(base_url=address, timeout=300) as client:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.sendall(f"GET /tables/items/changes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            deadline = time.monotonic() + 300
-            number = 0
-            while "keyed_streams_dropped_total 1" not in client.get("/metrics").text:
-                assert time.monotonic() < deadline
-                with harness.batch():
-                    for _ in range(200):
-                        number += 1
-                        harness.process((f"key{number % 50}", "x" * 2_000 + str(number), number))
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-WORDS = st.sampled_from(
-    ["1", "-1", "0", "2026-01-01T00:00:00Z", "null", "[1]", '"ann"', "ann", "book", "[0, 10]", "9" * 30]
-)
+FUZZED = {name: st.sampled_from(choices) for name, choices in REQUESTS["fuzzed"].items()}
 
 
 @settings(max_examples=int(os.environ.get("KEYED_FUZZ", "100")), deadline=None)
 @given(
-    st.sampled_from(["GET", "GET", "GET", "GET", "POST", "PUT", "DELETE"]),
-    st.sampled_from(
-        [
-            *("/tables", "/timers", "/status", "/health", "/tables/count", "/tables/items", "/tables/{}"),
-            *("/tables/count/keys/ann", "/tables/count/keys/{}", "/tables/items/keys/{}", "/tables/{}/keys/ann"),
-            *("/tables/count/history/ann", "/tables/items/history/{}", "/session", "/{}", "/{}/{}"),
-        ]
-    ),
+    FUZZED["methods"],
+    FUZZED["paths"],
     TEXT,
-    st.dictionaries(
-        st.sampled_from(["prefix", "from", "to", "limit", "after", "as_of", "entry", "namespace", "key", "order", "x"]),
-        TEXT | WORDS,
-        max_size=3,
-    ),
+    st.dictionaries(FUZZED["parameters"], TEXT | FUZZED["values"], max_size=3),
 )
 def test_whatever_is_asked_is_answered_or_refused(ask, method, path, text, query):
     """``KEYED_FUZZ=10000`` asks more."""
@@ -417,13 +378,8 @@ def test_whatever_is_asked_is_answered_or_refused(ask, method, path, text, query
 
 def test_a_scan_from_the_end_gives_the_pages_backwards(ask):
     forwards = ask.get("/tables/count", params={"limit": "1000"}).json()["entries"]
-    backwards: list[Any] = []
-    after: dict[str, str] | None = {}
-    while after is not None:
-        answer = ask.get("/tables/count", params={"order": "desc", "limit": "3", **after}).json()
-        backwards += answer["entries"]
-        after = None if answer["next"] is None else {"after": answer["next"]}
-    assert backwards == forwards[::-1]
+    pages = read_pages([ask], "/tables/count", "entries", order="desc", limit=3)
+    assert [entry for page in pages for entry in page] == forwards[::-1]
     assert ask.get("/tables/count", params={"order": "down"}).status_code == 400
 
 
