@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -187,23 +188,8 @@ def _record(expected: dict[str, Any], record: Any, *, has_defaults: bool) -> str
         is_null = theirs is None and (mine is None or (len(mine) == 1 and None in mine.values()))
         is_gone = what == "value" and (mine is None or theirs is None) and not is_null
         if is_gone or not fits(theirs, mine, has_defaults=has_defaults):
-            return f"{what} {mine!s:.300}, expected {_shown(theirs)!s:.300}"
+            return f"{what} {mine!s:.300}, expected {json.dumps(theirs, default=float, ensure_ascii=False):.300}"
     return None
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=float, ensure_ascii=False)
-
-
-class _Said(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
 
 
 def main() -> int:
@@ -213,15 +199,15 @@ def main() -> int:
     parser.add_argument("--only", help="one file, without .json")
     parser.add_argument("--all", action="store_true", help="print the failures that have a reason, too")
     options = parser.parse_args()
-    said = _Said()
-    logging.getLogger("keyed").addHandler(said)
+    logged = BufferingHandler(capacity=100_000)
+    logging.getLogger("keyed").addHandler(logged)
     logging.getLogger("keyed").propagate = False
     reasons: Counter[str] = Counter()
     files: dict[str, list[int]] = {}
     for name, case in cases(options.folder, options.only):
         counts = files.setdefault(name.partition(":")[0], [0, 0])
         counts[1] += 1
-        said.texts.clear()
+        logged.flush()
         try:
             found = difference(case)
         except Exception as error:  # noqa: BLE001 - the case is what counts
@@ -229,7 +215,7 @@ def main() -> int:
         if found is None:
             counts[0] += 1
             continue
-        text = "\n".join([f"{name}: {found}", *said.texts, *case["statements"]])
+        text = "\n".join([f"{name}: {found}", *(record.getMessage() for record in logged.buffer), *case["statements"]])
         reason = next((reason for pattern, reason in REASONS if re.search(pattern, text)), None)
         reasons[reason or "without a reason"] += 1
         if reason is None or options.all:

@@ -20,22 +20,15 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
+from keyed.arrow.write import arrow_schema
+from keyed.extending import schema_of
 from keyed.sql.script_runs import script
 
 DECLARED = "k STRING {role}, g INT, b BIGINT, d DOUBLE, e DECIMAL(8, 2), t STRING, f BOOLEAN"
 TYPES: dict[str, str] = {"g": "INT", "b": "BIGINT", "d": "DOUBLE", "e": "DECIMAL(8,2)", "t": "VARCHAR", "f": "BOOLEAN"}
-_FIELDS: list[tuple[str, pa.DataType]] = [
-    ("k", pa.string()),
-    ("g", pa.int32()),
-    ("b", pa.int64()),
-    ("d", pa.float64()),
-    ("e", pa.decimal128(8, 2)),
-    ("t", pa.string()),
-    ("f", pa.bool_()),
-    ("ts", pa.int64()),
-    ("no", pa.int64()),
-]
-ARROW = pa.schema(_FIELDS)
+ARROW = arrow_schema(
+    schema_of("k string, g int, b bigint, d double, e decimal(8,2), t string, f boolean, ts bigint, no bigint")
+)
 
 
 def rows(draw: random.Random, count: int, keys: int, *, times: str) -> list[dict[str, Any]]:
@@ -167,10 +160,11 @@ def drawn(seed: int) -> Drawn:
         times = "mixed"
     given = rows(draw, draw.randrange(0, 30), 4, times=times)
     other = rows(draw, draw.randrange(0, 20), 5, times=times)
-    declare = f"CREATE STREAM s ({DECLARED.format(role='KEY')}, no BIGINT) WITH (FORMAT='JSON');"
-    declare += f"CREATE STREAM r ({DECLARED.format(role='KEY')}, no BIGINT) WITH (FORMAT='JSON');"
-    declare += f"CREATE TABLE t ({DECLARED.format(role='PRIMARY KEY')}, no BIGINT) WITH (FORMAT='JSON');"
-    declare += f"CREATE TABLE u ({DECLARED.format(role='PRIMARY KEY')}, no BIGINT) WITH (FORMAT='JSON');"
+    declare = "".join(
+        f"CREATE {name} ({DECLARED.format(role=role)}, no BIGINT) WITH (FORMAT='JSON');"
+        for names, role in (("STREAM s, STREAM r", "KEY"), ("TABLE t, TABLE u", "PRIMARY KEY"))
+        for name in names.split(", ")
+    )
     latest = "(SELECT * FROM {0} QUALIFY row_number() OVER (PARTITION BY k ORDER BY no DESC) = 1)"
     is_table = True
     final = " EMIT FINAL" * (seed % 2)
@@ -185,8 +179,7 @@ def drawn(seed: int) -> Drawn:
         source = "s" if kind == "group" else "t"
         made = aggregates(draw, of_table=kind != "group")
         group = draw.choice(["g", "f", "k", "coalesce(g, 0)", "t"])
-        mine = ", ".join(f"{a} AS c{i}" for i, (a, _) in enumerate(made))
-        theirs = ", ".join(f"{b} AS c{i}" for i, (_, b) in enumerate(made))
+        mine, theirs = (", ".join(f"{each} AS c{i}" for i, each in enumerate(of)) for of in zip(*made, strict=True))
         having = draw.choice(["", f" HAVING {draw.choice(['COUNT(*) > 1', 'SUM(g) > 0', 'AVG(d) IS NOT NULL'])}"])
         alias = "x" if group != "k" else "k"
         if kind == "chain":
@@ -205,8 +198,7 @@ def drawn(seed: int) -> Drawn:
         made = [each for each in made if "BY_OFFSET" not in each[0] and "COLLECT" not in each[0]] or [
             ("COUNT(*)", "count(*)")
         ]
-        mine = ", ".join(f"{a} AS c{i}" for i, (a, _) in enumerate(made))
-        theirs = ", ".join(f"{b} AS c{i}" for i, (_, b) in enumerate(made))
+        mine, theirs = (", ".join(f"{each} AS c{i}" for i, each in enumerate(of)) for of in zip(*made, strict=True))
         window = (
             f"TUMBLING (SIZE {size} MILLISECONDS, RETENTION 2 DAYS, GRACE PERIOD 1 DAY)"
             if advance == size

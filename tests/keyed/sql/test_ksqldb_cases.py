@@ -94,21 +94,6 @@ def test_parameters_of_a_decimal_come_in_any_order():
     assert [each.value for each in found["out"]] == [{"c": Decimal("10.01")}]
 
 
-@pytest.mark.parametrize("rows_per_batch", [1, 2, 4])
-def test_structs_of_any_batch_are_read(rows_per_batch):
-    """more-complex-struct, "complex struct select star"; DuckDB refuses structs of a slice."""
-    types = "a STRUCT<x INT, y ARRAY<STRUCT<z INT>>, w STRUCT<v STRUCT<u INT>>>, m MAP<STRING, STRUCT<q INT>>, l ARRAY<STRUCT<q STRING>>"
-    text = f"CREATE STREAM s (k INT KEY, {types}) WITH (FORMAT='JSON');"
-    text += "CREATE STREAM o AS SELECT k, a->x AS x, a->w->v->u AS u, a->y[1]->z AS z, m['u']->q AS q, l[1]->q AS t FROM s WHERE a->x <> 3;"
-    rows = [
-        {"k": i, "a": {"x": i, "y": [{"z": i}], "w": {"v": {"u": i}}}, "m": {"u": {"q": i}}, "l": [{"q": str(i)}, None]}
-        for i in range(9)
-    ]
-    result = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
-    wanted = [{"x": i, "u": i, "z": i, "q": i, "t": str(i)} for i in range(9) if i != 3]
-    assert ([each.value for each in result["o"]], result.skipped) == (wanted, {})
-
-
 def test_values_in_kafkas_own_format_are_bytes_or_data():
     """kafka, "INT"."""
     text = "CREATE STREAM s (k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='KAFKA'); CREATE STREAM o AS SELECT * FROM s;"
@@ -127,24 +112,6 @@ def test_delimited_values_are_bytes_text_or_data():
         (3, "d,", 3),
         (4, None, None),
     ]
-
-
-@pytest.mark.parametrize("rows_per_batch", [1, 100])
-def test_times_of_a_day_are_times_in_expressions_and_milliseconds_elsewhere(rows_per_batch):
-    """time, "casting - time to string" and "greater than - time string"; greatest, "test greatest with times"."""
-    text = "CREATE STREAM s (k TIME KEY, t TIME, u STRUCT<m MAP<STRING, TIME>, l ARRAY<TIME>>) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
-    text += "CREATE STREAM s2 (k TIME KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
-    text += "CREATE STREAM o AS SELECT k, t, CAST(t AS STRING) AS s, GREATEST(t, k) AS g, hour(t) AS h, u->m['x']::STRING AS x, u->l AS l FROM s WHERE t > '00:00:01';"
-    text += "CREATE TABLE p AS SELECT k, MAX(t) AS m, CAST(MIN(t) AS STRING) AS n FROM s GROUP BY k HAVING MAX(t) >= k;"
-    text += "CREATE STREAM q AS SELECT a.t AS k, CAST(b.t AS STRING) AS t FROM s a JOIN s2 b WITHIN 1 DAY ON a.t = b.t;"
-    first = {"t": 3_605_000, "u": {"m": {"x": 3000}, "l": [1000, None]}}
-    records = [(1000, first, 0), (1000, {"t": 500}, 1), (2000, {"t": 1}, 2)]
-    result = sql.script(text, topics={"in": records}, rows_per_batch=rows_per_batch)
-    row = {"t": 3_605_000, "s": "01:00:05", "g": 3_605_000, "h": 1, "x": "00:00:03", "l": [1000, None]}
-    assert [(each.key, each.value) for each in result["o"]] == [(1000, row)]
-    assert result.table("p") == {1000: {"m": 3_605_000, "n": "00:00:00.5"}}
-    found = {each.key: each.value for each in result["q"]}
-    assert found == {3_605_000: {"t": "01:00:05"}, 500: {"t": "00:00:00.5"}, 1: {"t": "00:00:00.001"}}
 
 
 def test_headers_are_declared_in_any_case():

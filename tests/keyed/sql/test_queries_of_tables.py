@@ -11,6 +11,7 @@ import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
 from tests.support.sql_files import read_scripts
+from tests.support.states import Product
 
 SCRIPTS = read_scripts(Path(__file__).with_name("scripts.sql"))
 SALES = "CREATE STREAM sales (title STRING KEY, price INT) WITH (FORMAT = 'JSON');"
@@ -43,22 +44,6 @@ def test_a_push_query_filters_computes_and_resumes_by_token(run):
         "{'t': 'ALIENS', 'mean': 7.0}": {"t": "ALIENS", "mean": 6.0},
         "{'t': 'BIG', 'mean': 6.0}": None,
     }
-
-
-def test_a_push_query_reports_rows_that_no_longer_fit(run):
-    rows = [sale("Aliens", 5)]
-    query = "SELECT title FROM sold WHERE income < 10 EMIT CHANGES"
-    with run(rows).run.tables as tables:
-        [first] = sql.subscribe(tables, query).take(300)
-    with run([*rows, sale("Aliens", 6)]).run.tables as tables:
-        [change] = sql.subscribe(tables, query, after=first.token).take(300)
-    assert (change.row, change.old) == (None, {"title": "Aliens"})
-
-
-def test_a_push_query_ends_at_its_limit(run):
-    with run([sale("Aliens", 5), sale("Big", 6), sale("Rio", 7)]).run.tables as tables:
-        found = [each.row for each in sql.subscribe(tables, "SELECT n FROM sold EMIT CHANGES LIMIT 2")]
-    assert found == [{"n": 1}, {"n": 1}]
 
 
 def test_a_push_query_counts_the_rows_in_which_an_expression_fails(run, caplog):
@@ -128,23 +113,6 @@ def test_a_push_query_reads_a_table_of_a_python_job(tmp_path):
         assert next(query).row == {"k": "b", "double": 10}
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ("SELECT * FROM sold", "line 1, column 1: a push query ends with EMIT CHANGES"),
-        ("SELECT * FROM sodl EMIT CHANGES", "line 1, column 15: unknown table sodl; did you mean sold?"),
-        ("SELECT nn FROM sold EMIT CHANGES", "line 1, column 8: unknown column nn; did you mean n?"),
-        ("SELECT title FROM sold GROUP BY title EMIT CHANGES", "filters and projects one table"),
-        ("DROP TABLE sold", "give one SELECT ... FROM table EMIT CHANGES"),
-        ("SELECT n FROM sold WHERE n > ? EMIT CHANGES", "parameters= has no value for ?"),
-    ],
-)
-def test_errors_of_push_queries_have_their_place(run, query, message):
-    with run([sale("Big", 1)]).run.tables as tables, pytest.raises(SqlError, match="line 1, column") as error:
-        sql.subscribe(tables, query)
-    assert message in str(error.value)
-
-
 def test_statements_that_ask():
     text = SOLD + "SHOW STREAMS; SHOW TABLES; SHOW QUERIES; DESCRIBE sold; EXPLAIN sold; SHOW FUNCTIONS;"
     text += "EXPLAIN SELECT price, COUNT(*) FROM sales GROUP BY price; DROP TABLE sold; SHOW TABLES; LIST TYPES;"
@@ -197,20 +165,6 @@ def test_parameters_are_values_and_never_text():
 def test_parameters_that_do_not_fit_are_refused(text, parameters, message):
     with pytest.raises((SqlError, DefinitionError), match=message):
         sql.script(SALES + f"CREATE STREAM out AS SELECT title, {text} AS x FROM sales;", parameters=parameters)
-
-
-class Product:
-    def create_accumulator(self):
-        return 1
-
-    def add(self, value, accumulator):
-        return value * accumulator
-
-    def get_result(self, accumulator):
-        return accumulator
-
-    def merge(self, a, b):
-        return a * b
 
 
 def test_python_functions_and_aggregates_have_names():

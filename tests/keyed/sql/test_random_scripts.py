@@ -48,15 +48,7 @@ def test_outputs_of_ten_thousand_scripts():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [each for each in TABLES if len(drawn(each).given["s"]) > 15][:5])
 def test_tables_of_a_script_that_was_killed_are_those_of_one_that_was_not(seed, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "tests.keyed.sql.random_scripts",
-        "--seeds",
-        f"{seed}:{seed + 1}",
-        "--kill-at",
-        "2",
-    ]
-    killed = subprocess.run([*command, "--folder", str(tmp_path / "killed")], check=False)
+    command = [sys.executable, "-m", "tests.keyed.sql.random_scripts", "--folder", str(tmp_path / "killed")]
+    killed = subprocess.run([*command, "--seeds", f"{seed}:{seed + 1}", "--kill-at", "2"], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert stored(seed, tmp_path / "killed") == stored(seed, tmp_path / "whole")

@@ -169,13 +169,3 @@ def test_nan_is_one_key_of_a_table():
         rows = [{"k": float("nan"), "j": 1}] * 2
         found = sql.script(text.format(keys) + f" GROUP BY {keys};", {"s": rows}, rows_per_batch=1).table("g")
         assert list(found.values()) == [{"n": 2}]
-
-
-def test_a_key_may_be_any_text():
-    text = """
-    CREATE STREAM s (k STRING KEY, n INT) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
-    CREATE TABLE t AS SELECT k, COUNT(*) AS c FROM s GROUP BY k;
-    """
-    keys = ["none", "None", "null", "", "('none',)", "a"]
-    found = sql.script(text, topics={"s": [(key, {"N": 1}, n) for n, key in enumerate(keys * 2)]})
-    assert {key: row["c"] for key, row in found.table("t").items()} == dict.fromkeys(keys, 2)

@@ -38,7 +38,7 @@ def received(kafka, topic, partitions=1):
 
 
 @pytest.fixture
-def made(kafka):
+def make_topics(kafka):
     """Return a function that makes new topics."""
 
     def make(*partitions):
@@ -61,8 +61,8 @@ def run(kafka, tmp_path):
     return run
 
 
-def test_a_table_is_written_record_by_record_and_goes_on(kafka, made, run):
-    sales, sold = made(1), topics.new_topic()
+def test_a_table_is_written_record_by_record_and_goes_on(kafka, make_topics, run):
+    sales, sold = make_topics(1), topics.new_topic()
     text = SOLD.format(sales=sales, sold=sold)
     send(kafka, sales, (b"Big", b'{"tickets": 4}', NOW), (b"Rio", b'{"tickets": 1}', NOW + 6))
     send(kafka, sales, (b"Big", b'{"TICKETS": 3}', NOW + 9))
@@ -83,15 +83,15 @@ def test_a_table_is_written_record_by_record_and_goes_on(kafka, made, run):
     assert topics.described(kafka, sales)["cleanup.policy"] == "delete"
 
 
-def test_rows_given_to_a_stream_do_not_take_the_partitions_of_a_topic_that_it_does_not_name(kafka, made, run):
-    other, target = made(3), topics.new_topic()
+def test_rows_given_to_a_stream_do_not_take_the_partitions_of_a_topic_that_it_does_not_name(kafka, make_topics, run):
+    other, target = make_topics(3), topics.new_topic()
     text = SCRIPTS["rows_to_a_topic"].format(other=other, target=target)
     run(text, {other: [{"title": str(number), "n": number} for number in range(9)]})
     assert len(received(kafka, target, 1)) == 9
 
 
-def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
-    sales, films = made(2, 1)
+def test_partitions_and_topics_are_merged_by_timestamp(kafka, make_topics, run):
+    sales, films = make_topics(2, 1)
     text = SCRIPTS["sales_with_films_by_time"].format(sales=sales, films=films)
     send(kafka, sales, *((b"Big", json.dumps({"n": n}).encode(), n, n % 2) for n in (1, 3, 5, 7, 9, 2, 4, 6, 8)))
     send(kafka, films, *((b"Big", json.dumps({"genre": g, "at": at}).encode(), 0) for g, at in (("a", 3), ("b", 6))))
@@ -99,8 +99,8 @@ def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
     assert found == [(n, None if n < 3 else "a" if n < 6 else "b") for n in range(1, 10)]
 
 
-def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, made, run):
-    source = made(2)
+def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, make_topics, run):
+    source = make_topics(2)
     text = SCRIPTS["numbers"].format(source=source)
     send(kafka, source, *((b"a", json.dumps({"n": n}).encode(), n + 1, n // 4) for n in range(8)))
     found: list[int | None] = []
@@ -125,8 +125,8 @@ def test_a_batch_without_rows_of_a_partition_does_not_pass_them(kafka, made, run
         ("KEY_FORMAT = 'DELIMITED', VALUE_FORMAT = 'JSON'", b"7", b'{"a":"a,b","b":1.50}'),
     ],
 )
-def test_records_have_the_bytes_of_their_formats(kafka, made, run, formats, key, value):
-    source, target = made(1), topics.new_topic()
+def test_records_have_the_bytes_of_their_formats(kafka, make_topics, run, formats, key, value):
+    source, target = make_topics(1), topics.new_topic()
     text = SCRIPTS["decimals_copied"].format(source=source, formats=formats, target=target)
     send(kafka, source, (key, value, 3), (key, None, 4), (None, value, 5), (b"\xff", value, 6), (key, b"\xff", 7))
     # A record without a value is no row of a stream.
@@ -134,8 +134,8 @@ def test_records_have_the_bytes_of_their_formats(kafka, made, run, formats, key,
     assert received(kafka, target) == [(key, value, 3), (None, value, 5)]
 
 
-def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, made, run, tmp_path):
-    source, hours, sessions = made(1), topics.new_topic(), topics.new_topic()
+def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, make_topics, run, tmp_path):
+    source, hours, sessions = make_topics(1), topics.new_topic(), topics.new_topic()
     text = SCRIPTS["counts_of_hours_and_sessions"].format(source=source, hours=hours, sessions=sessions)
     send(kafka, source, (b"a", b'{"n": 1}', NOW), (b"a", b'{"n": 1}', NOW + 5))
     run(text, rows_per_batch=1)
@@ -152,8 +152,8 @@ def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, made, run
 
 
 @pytest.mark.parametrize("format_", ["JSON_SR", "AVRO", "PROTOBUF", "PROTOBUF_NOSR", "JSON"])
-def test_all_types_go_through_a_format_and_back(kafka, made, run, tmp_path, format_):
-    source, coded, plain = made(1), topics.new_topic(), topics.new_topic()
+def test_all_types_go_through_a_format_and_back(kafka, make_topics, run, tmp_path, format_):
+    source, coded, plain = make_topics(1), topics.new_topic(), topics.new_topic()
     send(kafka, source, (struct.pack(">i", 3), json.dumps(VALUES).encode(), 8), (struct.pack(">i", 4), b'{"i": 6}', 9))
     with schema_registry() as registry:
         given = {"registry": registry.url}
@@ -171,8 +171,8 @@ def test_all_types_go_through_a_format_and_back(kafka, made, run, tmp_path, form
     assert found == {"i": 6}
 
 
-def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_ends_the_run(kafka, made, run):
-    source = made(1)
+def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_ends_the_run(kafka, make_topics, run):
+    source = make_topics(1)
     text = SCRIPTS["avro_read"].format(source=source)
     with schema_registry() as registry:
         number = registry.registered(
@@ -189,8 +189,8 @@ def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_e
         run(text, registry=url)
 
 
-def test_numbers_that_would_fill_the_memory_are_skipped(kafka, made, run):
-    source = made(1)
+def test_numbers_that_would_fill_the_memory_are_skipped(kafka, make_topics, run):
+    source = make_topics(1)
     text = SCRIPTS["numbers_with_times"].format(source=source)
     values = [b'{"x":1e999999999,"at":1}', b'{"x":1,"at":1e30}', b"[" * 100_000, b'{"x":1,"at":1}', b'{"x":2,"at":2}']
     send(kafka, source, *((b"k", value, 5) for value in values))
@@ -199,8 +199,8 @@ def test_numbers_that_would_fill_the_memory_are_skipped(kafka, made, run):
     assert result.skipped == {"a": {"the format cannot read them": 3}}
 
 
-def test_headers_partitions_and_offsets_are_columns(kafka, made, run):
-    source = made(2)
+def test_headers_partitions_and_offsets_are_columns(kafka, make_topics, run):
+    source = make_topics(2)
     text = SCRIPTS["headers_and_offsets"].format(source=source)
     topics.produce_all(kafka, source, 1, [(None, b'{"x":1}', None), (None, b'{"x":2}', [("h", b"\x01")])])
     found = [each.value for each in run(text)["b"]]
@@ -208,8 +208,8 @@ def test_headers_partitions_and_offsets_are_columns(kafka, made, run):
     assert found[0]["t"] > 1_500_000_000_000
 
 
-def test_files_and_topics_are_read_together(kafka, made, run, tmp_path):
-    sales = made(1)
+def test_files_and_topics_are_read_together(kafka, make_topics, run, tmp_path):
+    sales = make_topics(1)
     (tmp_path / "films.jsonl").write_text('{"title": "Big", "genre": "comedy"}\n')
     text = SCRIPTS["sales_with_films"].format(sales=sales)
     send(kafka, sales, (b"Big", b'{"n":1}', 5))
@@ -219,8 +219,8 @@ def test_files_and_topics_are_read_together(kafka, made, run, tmp_path):
     assert [each.value["n"] for each in run(text, given)["joined"]] == [2]
 
 
-def test_a_script_that_is_started_follows_its_topics_until_it_is_stopped(kafka, made, tmp_path):
-    sales, sold = made(1), topics.new_topic()
+def test_a_script_that_is_started_follows_its_topics_until_it_is_stopped(kafka, make_topics, tmp_path):
+    sales, sold = make_topics(1), topics.new_topic()
     text = (
         SOLD.format(sales=sales, sold=sold) + "CREATE STREAM big AS SELECT title, tickets FROM sales WHERE tickets > 5;"
     )
@@ -243,8 +243,8 @@ def test_a_script_that_is_started_follows_its_topics_until_it_is_stopped(kafka, 
         assert tables.sql("select title, n from sold").to_pylist() == []
 
 
-def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start(kafka, made, run):
-    sales, films = made(1, 1)
+def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start(kafka, make_topics, run):
+    sales, films = make_topics(1, 1)
     text = SCRIPTS["from_the_latest"].format(sales=sales, films=films)
     send(kafka, films, (b"Big", b'{"genre":"a"}', 1))
     send(kafka, sales, (b"Big", b'{"n":1}', 2))
@@ -253,8 +253,8 @@ def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start
     assert [each.value["n"] for each in run(text)["joined"]] == [2]
 
 
-def test_insert_into_writes_the_topic_of_its_stream(kafka, made, run):
-    first, second, target = made(1, 1), topics.new_topic(), topics.new_topic()
+def test_insert_into_writes_the_topic_of_its_stream(kafka, make_topics, run):
+    first, second, target = make_topics(1, 1), topics.new_topic(), topics.new_topic()
     first, second = first
     text = SCRIPTS["two_streams_into_one"].format(first=first, second=second, target=target)
     send(kafka, first, (b"k", b'{"x":1}', 1))
@@ -263,8 +263,8 @@ def test_insert_into_writes_the_topic_of_its_stream(kafka, made, run):
     assert received(kafka, target, 3) == [(b"k", b'{"x":1}', 1), (b"k", b'{"x":2}', 2)]
 
 
-def test_what_a_deployed_script_cannot_do_is_refused_before_anything_is_created(kafka, made, run, tmp_path):
-    sales, sold = made(1), topics.new_topic()
+def test_what_a_deployed_script_cannot_do_is_refused_before_anything_is_created(kafka, make_topics, run, tmp_path):
+    sales, sold = make_topics(1), topics.new_topic()
     text = SOLD.format(sales=sales, sold=sold)
     refused = {
         text.replace("'JSON'", "'AVRO'"): "sales: values in the format AVRO need a schema registry",
