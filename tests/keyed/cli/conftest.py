@@ -26,8 +26,8 @@ class Twice(Count):
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory) -> Path:
-    """A folder with what a job has left, in two key groups, and with folders that no job has made."""
+def job_folder(tmp_path_factory) -> Path:
+    """A folder with what a job has left, in two key groups, and with folders that no job has written."""
     folder = tmp_path_factory.mktemp("places")
     log = keyed.DirectoryChangelog(folder / "changelog", auto_compact=False)
     rows = [{"word": word} for word in ("to", "be", "or", "not", "to", "be")]
@@ -60,8 +60,8 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def places(made, tmp_path, monkeypatch) -> Path:
-    """A copy of `made`, as the working directory."""
-    shutil.copytree(made, tmp_path / "places")
+def places(job_folder, tmp_path, monkeypatch) -> Path:
+    """A copy of `job_folder`, as the working directory."""
+    shutil.copytree(job_folder, tmp_path / "places")
     monkeypatch.chdir(tmp_path / "places")
     return tmp_path / "places"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import windows as w
 from keyed.cli.main import main
 from tests.keyed.cli.conftest import Count
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
@@ -80,19 +79,6 @@ def test_one_key_is_shown_whole(checkpoint, capsys):
     assert found["Total"]["entries"] == [{"state": "totals", "entry": None, "value": {"n": 7}, "about": None}]
 
 
-def test_windows_that_are_kept_in_a_list_are_shown_one_by_one(tmp_path, capsys):
-    late = keyed.bounded_out_of_orderness(milliseconds=9)
-    keyed_rows = keyed.stream(ROWS, timestamp="n", watermark=late).key_by("shop")
-    windowed = keyed_rows.window(w.TumblingEventTimeWindows.of(4)).path("row")
-    output = windowed.aggregate({"sum": w.Sum("n")}, output="shop bigint, sum bigint", name="sums")
-    output.run(lambda rows, batch: None, checkpoint=tmp_path / "checkpoint", drain=False)
-    (found,) = inspected(capsys, tmp_path / "checkpoint", "--key", "1").values()
-    windows = [(each["entry"], each["value"]) for each in found["entries"] if each["state"] == "sums"]
-    times = ["1970-01-01T00:00:00Z", "1970-01-01T00:00:00.004000Z", "1970-01-01T00:00:00.008000Z"]
-    assert windows == [(times[:2], {"sum": 2}), (times[1:], {"sum": 5})]
-    assert "panes" not in str(found)
-
-
 def test_it_is_shown_to_people(checkpoint, capsys):
     assert main(["inspect", str(checkpoint), "--operator", "Sold", "--key", "2"]) == 0
     out = capsys.readouterr().out
@@ -123,17 +109,6 @@ def test_what_is_not_there_is_refused(checkpoint, tmp_path, capsys):
     assert "--key" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused_and_left_as_it_is(tmp_path, capsys):
-    log = keyed.DirectoryChangelog(tmp_path / "log")
-    log.prepare("job", 1)
-    before = sorted(tmp_path.rglob("*"))
-    for folder in (tmp_path, tmp_path / "log"):
-        assert main(["inspect", str(folder)]) == 1
-        assert f"CHECKPOINT '{folder}' is " in capsys.readouterr().err
-        assert main(["flush", str(folder), str(tmp_path / "log")]) == 1
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_a_checkpoint_of_spark(spark, tmp_path, capsys):
     write_file(tmp_path / "in", 0, [("a", 1, 5), ("b", 2, 1), ("a", 3, 1)])
     count(files_source(spark, tmp_path / "in"), parallelism=2).run(checkpoint=tmp_path / "checkpoint")
@@ -144,22 +119,6 @@ def test_a_checkpoint_of_spark(spark, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["group", "0", "1", "group", "group", "verified"]
     assert lines[3].startswith("group 0: no hash is kept")
-
-
-def test_a_checkpoint_in_use_is_read_as_of_one_of_its_batches(tmp_path, capsys):
-    seen = []
-
-    def look(progress):
-        if progress.batch_id % 10 == 5:
-            found = inspected(capsys, tmp_path / "ck", "--key", "a")
-            (entry,) = found["Count"]["entries"]
-            seen.append((progress.batch_id, found["Count"]["batch"], entry["value"]))
-
-    rows = [{"word": "a"} for _ in range(60)]
-    counted = keyed.stream(rows).key_by("word").process(Count(), "word string, n bigint")
-    counted.run(lambda rows, batch: None, checkpoint=tmp_path / "ck", rows_per_batch=1, on_progress=look)
-    assert [(batch, value) for batch, batch_there, value in seen] == [(n, n + 1) for n in range(5, 60, 10)]
-    assert all(batch == there for batch, there, _ in seen)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tests.support.data_files import read_data
 
 FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]
 _PLACES = read_data("keyed/cli/commands.json")
-#: What each folder of `made` is in messages.
+#: What each folder of `job_folder` is in messages.
 THINGS: dict[str, str] = _PLACES["things"]
 #: Changelogs that are no folder, and checkpoints of Spark.
 TOPIC, OBJECTS, URI = "kafka://host:9092/topic", "s3://bucket/folder", "hdfs://host/folder"
@@ -86,10 +86,10 @@ def test_folders_without_files_are_empty(tmp_path):
         (['{"word": "be"}', "[1]"], 2, "changed from object to array"),
     ],
 )
-def test_a_line_that_is_no_row_is_named(made, tmp_path, capsys, lines, line, reason):
+def test_a_line_that_is_no_row_is_named(job_folder, tmp_path, capsys, lines, line, reason):
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(lines))
-    assert main(["replay", str(made / "changelog"), *FUNCTIONS, str(file), "--key", "word"]) == 1
+    assert main(["replay", str(job_folder / "changelog"), *FUNCTIONS, str(file), "--key", "word"]) == 1
     assert re.search(
         f"rows '.*rows.jsonl', line {line} cannot be read: JSON parse error: .*{reason}", capsys.readouterr().err
     )

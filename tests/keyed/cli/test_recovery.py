@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from keyed.base import background
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
-from keyed.cli import changelog_commands
 from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
 from keyed.engine.group_log import encode_meta
-from keyed.errors import ChangelogError, DefinitionError
+from keyed.errors import DefinitionError
 from keyed.stores.commit_store import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
@@ -116,17 +114,6 @@ def test_restore_of_a_whole_job(tmp_path):
     assert jobs.written(life.folder) == jobs.written(undisturbed.folder)
 
 
-def test_restore_of_tables(tmp_path, capsys):
-    life = Life(tmp_path, "tables")
-    broken_off(life, 8)
-    log = life.changelog("Buckets", 0).path
-    assert main(["restore", str(tmp_path / "one"), log, "--parallelism", "1"]) == 0
-    assert main(["restore", str(tmp_path / "two"), log, "--parallelism", "3"]) == 1
-    assert "has tables" in capsys.readouterr().err
-    # What failed is not in the way of the next try.
-    assert main(["restore", str(tmp_path / "two"), log]) == 0
-
-
 @pytest.mark.parametrize("parallelism", ["0", "-2", "40000"])
 def test_restore_at_no_parallelism(log, tmp_path, capsys, parallelism):
     assert main(["restore", str(tmp_path / "a"), log.path, "--parallelism", parallelism]) == 1
@@ -161,32 +148,6 @@ def test_a_standby_ends_with_what_cannot_pass(log, tmp_path, capsys):
     assert said.out == ""
     assert "error: the tables in" in said.err
     assert "whose job was not restored from it" in said.err
-
-
-class Away(DirectoryChangelog):
-    """Cannot be read again after it was opened."""
-
-    looks: ClassVar[list[None]] = []
-
-    def header(self):
-        self.looks.append(None)
-        if len(self.looks) > 2:
-            raise ChangelogError("no broker answers")
-        return super().header()
-
-
-def test_a_standby_reports_once_what_may_pass(log, tmp_path, capsys, caplog, monkeypatch):
-    def check_reader():
-        if len(Away.looks) > 8:
-            raise KeyboardInterrupt
-
-    Away.looks.clear()
-    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.001)
-    monkeypatch.setattr(changelog_commands, "changelog_of", lambda *_: Away(log.path))
-    monkeypatch.setattr(changelog_commands, "check_reader", check_reader)
-    assert main(["standby", log.path, str(tmp_path / "copy"), "--every", "0.001"]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert sum("no broker answers" in message for message in caplog.messages) == 1
 
 
 def test_names_of_changelogs():

@@ -59,16 +59,6 @@ def test_the_records_of_outputs_are_printed(files, capsys):
     assert printed[at + 2].split()[1:3] == ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"]
 
 
-def test_batches_of_one_row_print_each_change(files, capsys):
-    found = _records(_run(files, capsys, "--json", "--rows-per-batch", "1"))
-    averages = [each for each in found if each["output"] == "avg_readings"]
-    assert [(each["batch"], each["key"], each["value"]["avg"]) for each in averages] == [
-        (0, "attic", 45.0),
-        (1, "cellar", 41.0),
-        (2, "attic", 68.5),
-    ]
-
-
 def test_an_output_folder_has_each_record_once(files, capsys):
     options = ("--checkpoint", str(files / "state"), "--output", str(files / "records"), "--rows-per-batch", "2")
     assert _run(files, capsys, *options).out == ""
@@ -85,12 +75,6 @@ def test_an_output_folder_has_each_record_once(files, capsys):
     assert found[0]["ROWTIME"] == 1_767_225_600_000
     hourly = pq.read_table(files / "records" / "hourly").to_pylist()
     assert {each["WINDOWEND"] - each["WINDOWSTART"] for each in hourly} == {3_600_000}
-
-
-def test_a_script_whose_stream_is_not_given_is_refused(files, capsys):
-    (files / "a.sql").write_text(SCRIPT + "CREATE TABLE users (id STRING PRIMARY KEY) WITH (FORMAT = 'JSON');")
-    assert main(["run", str(files / "a.sql"), "--input", f"users={files / 'r.jsonl'}"]) == 1
-    assert "readings, which a query reads, has no rows" in capsys.readouterr().err
 
 
 def test_a_column_that_a_file_lacks_is_refused_or_reported(files, capsys, caplog):
@@ -140,21 +124,6 @@ def test_rows_are_looked_up_by_the_plain_value_of_their_key(files, capsys):
     _run(files, capsys, "--tables", str(files / "tables"))
     assert main(["get", str(files / "tables"), "avg_readings", "attic"]) == 0
     assert "68.5" in capsys.readouterr().out
-
-
-def test_a_checkpoint_takes_a_changed_projection_and_refuses_changed_aggregates(files, capsys):
-    state = ("--checkpoint", str(files / "state"), "--tables", str(files / "tables"))
-    _run(files, capsys, *state)
-    with (files / "r.jsonl").open("a") as file:
-        file.write(json.dumps(_row("attic", 1, "01:10")) + "\n")
-    (files / "wider.sql").write_text(SCRIPT.replace("AS n FROM readings GROUP", "AS n, 1 AS one FROM readings GROUP"))
-    (files / "sum.sql").write_text(SCRIPT.replace("AVG(", "SUM("))
-    (files / "region.sql").write_text(SCRIPT.replace("1 HOUR", "2 HOURS"))
-    for script, part in (("sum", "aggregates"), ("region", "WINDOW")):
-        assert f"has changed its {part} from" in _run(files, capsys, *state, script=f"{script}.sql", status=1).err
-    _run(files, capsys, *state, script="wider.sql")
-    with read_tables(files / "tables") as tables:
-        assert tables.sql("select one from avg_readings order by sensor").to_pylist() == [{"one": 1}, {"one": None}]
 
 
 def test_a_checkpoint_refuses_other_first_rows(files, capsys):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +49,10 @@ def idle(happened):
     yield from waits.items()
 
 
-def deterministic(function, **options):
-    return assert_deterministic(function, IN_ORDER, key="user", **options)
-
-
-def deterministic_in_disorder(function, **options):
-    return assert_deterministic(function, DISORDER, key="user", watermark=DELAY, **options)
-
-
-def deterministic_by_watermark(function, **options):
-    return deterministic_in_disorder(function, order="watermark", **options)
-
-
-def idle_as_its_model(function, **options):
-    return assert_matches(function, idle, DISORDER, clocks=True, key="user", watermark=DELAY, **options)
+deterministic = partial(assert_deterministic, rows=IN_ORDER, key="user")
+deterministic_in_disorder = partial(assert_deterministic, rows=DISORDER, key="user", watermark=DELAY)
+deterministic_by_watermark = partial(deterministic_in_disorder, order="watermark")
+idle_as_its_model = partial(assert_matches, model=idle, rows=DISORDER, clocks=True, key="user", watermark=DELAY)
 
 
 #: By kind: the property, the wrong functions, and the right ones.

@@ -2,72 +2,33 @@
 
 from __future__ import annotations
 
-import attrs
 import pyarrow as pa
 import pytest
 
 import keyed
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing import KeyedTestHarness, Record
-
-
-@attrs.frozen
-class Seen:
-    n: int
-
-
-class Mean(keyed.AggregateFunction):
-    def create_accumulator(self):
-        return (0, 0)
-
-    def add(self, value, accumulator):
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def get_result(self, accumulator):
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, a, b):
-        return a[0] + b[0], a[1] + b[1]
-
-
-class All(keyed.KeyedProcessFunction):
-    value = keyed.ValueState(Seen)
-    elements = keyed.ListState(int)
-    names = keyed.MapState(str, int)
-    total = keyed.ReducingState(lambda a, b: a + b, int)
-    mean = keyed.AggregatingState(Mean(), tuple[int, int])
-    past = keyed.VersionedState(int, history=1000)
-    unused = keyed.ValueState(int)
-
-    def process_element(self, value, ctx):
-        _, n = value
-        self.value.update(Seen(n))
-        self.elements.add(n)
-        self.names[str(n)] = n
-        self.total.add(n)
-        self.mean.add(n)
-        self.past.put(n, ctx.timestamp())
-        self.value.namespace("w").update(Seen(-n))
+from tests.support.states import Everything, Sale
 
 
 @pytest.fixture
 def harness():
-    with KeyedTestHarness(All(), key=lambda value: value[0], parallelism=3) as harness:
+    with KeyedTestHarness(Everything(), key=lambda value: value[0], parallelism=3) as harness:
         for n, key in enumerate("bab"):
-            harness.process((key, n), n * 10)
+            harness.process((key, "sell", n), n * 10)
         yield harness
 
 
 def test_states_are_there_by_name_and_key_in_their_own_types(harness):
-    assert harness.state("value") == {"a": Seen(1), "b": Seen(2)}
-    assert list(harness.state("value")) == ["a", "b"]
-    assert harness.state("elements")["b"] == [0, 2]
-    assert harness.state("names")["b"] == {"0": 0, "2": 2}
+    assert harness.state("last") == {"a": Sale(1, "title 1"), "b": Sale(2, "title 2")}
+    assert list(harness.state("last")) == ["a", "b"]
+    assert harness.state("seen")["b"] == [0, 2]
+    assert harness.state("by_title")["b"] == {"title 0": 0, "title 2": 2}
     assert harness.state("total") == {"a": 1, "b": 2}
-    assert harness.state("mean")["b"] == 1.0
-    assert harness.state("past")["b"] == {0: 0, 20: 2}
-    assert harness.state("value", "w") == {"a": Seen(-1), "b": Seen(-2)}
-    assert harness.state("unused") == {}
+    assert harness.state("average")["b"] == 1.0
+    assert harness.state("versions")["b"] == {0: 0, 2: 2}
+    assert harness.state("total", ("window", 1)) == {"a": 1}
+    assert KeyedTestHarness(Everything(), key=str).state("last") == {}
 
 
 def test_states_are_there_after_a_crash_as_before(harness):
@@ -77,7 +38,7 @@ def test_states_are_there_after_a_crash_as_before(harness):
 
 
 def test_a_state_that_is_not_there_is_refused_with_the_names_of_those_that_are(harness):
-    with pytest.raises(DefinitionError, match="'cuont' does not exist; the states are: elements, mean"):
+    with pytest.raises(DefinitionError, match="'cuont' does not exist; the states are: average, briefly"):
         harness.state("cuont")
 
 

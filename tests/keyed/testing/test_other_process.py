@@ -99,32 +99,30 @@ def ran(function):
         return other.run([script_of(function)])[0][0]["sorted({}.take_output(), key=repr)"]
 
 
+def run_importing(tmp_path, name, *command):
+    """Run a program beside the module `IMPORTED`; return its output, and the processes that have run the module."""
+    (tmp_path / name).write_text(IMPORTED)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "STARTED": str(tmp_path / "started")}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "Plain: the same rows give the same results again, in 5 different examples" in done.stdout
+    return (tmp_path / "started").read_text().split()
+
+
 @pytest.mark.slow
 def test_a_property_tried_where_a_module_is_imported_starts_one_process(tmp_path):
-    (tmp_path / "tried_at_import.py").write_text(IMPORTED)
-    started = tmp_path / "started"
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    environment = os.environ | {"PYTHONPATH": path, "STARTED": str(started)}
     program = "import tried_at_import; print(tried_at_import.told)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
+    started = run_importing(tmp_path, "tried_at_import.py", "-c", program)
     # The one that imports it, and the other process, which imports it for the function and starts none.
-    assert len(set(started.read_text().split())) == len(started.read_text().split()) == 2
-    assert "Plain: the same rows give the same results again, in 5 different examples" in done.stdout
+    assert len(set(started)) == len(started) == 2
 
 
 @pytest.mark.slow
 def test_a_program_that_tries_a_property_without_a_guard_starts_one_process(tmp_path):
-    (tmp_path / "program.py").write_text(IMPORTED)
-    started = tmp_path / "started"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "STARTED": str(started)}
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
     # Its class is sent by value, so that the other process does not run the program.
-    assert len(started.read_text().split()) == 1
-    assert "the same rows give the same results again, in 5 different examples" in done.stdout
+    assert len(run_importing(tmp_path, "program.py", "program.py")) == 1
 
 
 @pytest.mark.parametrize("source", ["a file", "a socket", "a pipe of another program"])

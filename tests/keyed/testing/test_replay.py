@@ -42,13 +42,17 @@ class WithoutSevens(Sales):
         return 0 if value["amount"] == 7 else value["amount"]
 
 
+def ran(tmp_path, source, rows_per_batch=3, **options):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    stream = keyed.stream(source, timestamp="time").key_by("shop").process(Sales(), changelog=changelog, parallelism=2)
+    clock = iter(range(10_000, 90_000, 1000))
+    stream.run(rows_per_batch=rows_per_batch, processing_time=lambda: next(clock), **options)
+    return changelog
+
+
 @pytest.fixture
 def job(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    clock = iter(range(10_000, 90_000, 1000))
-    sales = keyed.stream(ROWS, timestamp="time").key_by("shop").process(Sales(), changelog=changelog, parallelism=2)
-    sales.run(rows_per_batch=2, processing_time=lambda: next(clock))
-    return changelog
+    return ran(tmp_path, ROWS, rows_per_batch=2)
 
 
 DIFFERS = (
@@ -71,8 +75,7 @@ def test_what_differs_is_told_from_any_batch_on(job, first):
 def test_times_between_two_milliseconds_are_those_of_the_job(tmp_path):
     times = [datetime.fromtimestamp(n, UTC).replace(microsecond=600) for n in range(len(ROWS))]
     rows = [row | {"time": time} for row, time in zip(ROWS, times, strict=True)]
-    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    keyed.stream(rows, timestamp="time").key_by("shop").process(Sales(), changelog=changelog).run(rows_per_batch=2)
+    changelog = ran(tmp_path, rows, rows_per_batch=2)
     assert replay(changelog, Sales(), Sales(), rows, key="shop", timestamp="time", last=1).lines == ()
 
 
@@ -113,14 +116,6 @@ class Numbered:
 
     def seek(self, position):
         self.at = position["at"]
-
-
-def ran(tmp_path, source, **options):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    stream = keyed.stream(source, timestamp="time").key_by("shop").process(Sales(), changelog=changelog, parallelism=2)
-    clock = iter(range(10_000, 90_000, 1000))
-    stream.run(rows_per_batch=3, processing_time=lambda: next(clock), **options)
-    return changelog
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -229,8 +229,15 @@ class RulesOnSelf(Rules):
 
 PAGE = st.sampled_from(["p", "q"])
 RULED = strategies.two_streams(
-    strategies.streams(strategies.rows("user string, page string", user=strategies.skewed("ann", "bob"), page=PAGE)),
-    strategies.streams(strategies.rows("page string, limit int", page=PAGE), max_size=4),
+    strategies.streams(
+        strategies.rows("user string, page string, time bigint", user=strategies.skewed("ann", "bob"), page=PAGE),
+        timestamp="time",
+    ),
+    strategies.streams(
+        strategies.rows("page string, limit int, time bigint", page=PAGE, limit=st.integers(1, 3)),
+        timestamp="time",
+        max_size=4,
+    ),
 )
 
 
@@ -246,19 +253,6 @@ def test_rows_of_the_second_stream_are_broadcast():
     assert all(sentence.startswith("Rules: ") for sentence in told)
 
 
-TIMED = strategies.two_streams(
-    strategies.streams(
-        strategies.rows("user string, page string, time bigint", user=strategies.skewed("ann", "bob"), page=PAGE),
-        timestamp="time",
-    ),
-    strategies.streams(
-        strategies.rows("page string, limit int, time bigint", page=PAGE, limit=st.integers(1, 3)),
-        timestamp="time",
-        max_size=4,
-    ),
-)
-
-
 class ToldRules(Rules):
     """Tells of each rule that comes, too."""
 
@@ -269,7 +263,7 @@ class ToldRules(Rules):
 
 def test_runtimes_agree_on_broadcast_elements():
     options: Any = {"key": "user", "broadcast": [RULES], "timestamp": "time", "output": "user string, page string"}
-    assert "the harness and the local runtime" in assert_runtimes_agree(ToldRules(), TIMED, **options)
+    assert "the harness and the local runtime" in assert_runtimes_agree(ToldRules(), RULED, **options)
 
 
 class RuledMachine(KeyedStateMachine):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import random
-import secrets
 import time
 import uuid
 from typing import Any, ClassVar
@@ -396,14 +395,6 @@ class Rarely(KeyedProcessFunction):
             yield value["user"]
 
 
-class RarelySecret(KeyedProcessFunction):
-    """The same of the machine's own chance."""
-
-    def process_element(self, value, ctx):
-        if secrets.randbelow(10) == 0:
-            yield value["user"]
-
-
 class Named(KeyedProcessFunction):
     """An identifier that is drawn."""
 
@@ -482,7 +473,7 @@ class SumOfTenths(KeyedProcessFunction):
     total = ValueState(float, default=0.0)
 
     def process_element(self, value, ctx):
-        self.total.update(self.total.value() + value["amount"] / 3)
+        self.total.update(self.total.value() + value["amount"] * 0.1)
         yield value["user"], self.total.value()
 
 

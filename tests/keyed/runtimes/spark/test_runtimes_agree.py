@@ -8,7 +8,7 @@ import pytest
 
 from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
 from keyed.testing import Falsified, assert_runtimes_agree, strategies
-from tests.keyed.testing.test_two_inputs import BOTH, DELAY, RULES, TIMED, Purchases, ToldRules
+from tests.keyed.testing.test_two_inputs import BOTH, DELAY, RULED, RULES, Purchases, ToldRules
 
 ROWS = strategies.rows("user string, time bigint", user=strategies.skewed("ann", "bob"))
 STREAM = strategies.streams(ROWS, timestamp="time", gap=60_000, delay=3_000, min_size=2)
@@ -72,7 +72,7 @@ def test_spark_agrees_over_two_inputs(spark):
 def test_spark_agrees_over_broadcast_elements(spark):
     told = assert_runtimes_agree(
         ToldRules(),
-        TIMED,
+        RULED,
         timestamp="time",
         key="user",
         broadcast=[RULES],
