@@ -5,9 +5,6 @@ import importlib.util
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -156,11 +153,16 @@ def test_sales_are_those_of_their_seed(tmp_path, capsys):
     assert f"{late:,} late" in capsys.readouterr().out
 
 
+def ranking_of(tmp_path, dataset, *options):
+    """The command of a job over a file of rides."""
+    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
+    return [*command, "--time-column", "pickup", "--item-column", "zone", *options]
+
+
 def test_run_again_changes_nothing(tmp_path, capsys):
     dataset = tmp_path / "rides.csv"
     dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\nB,2020-01-01T00:20:00Z\nA,2020-01-01T01:10:00Z\n")
-    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
-    command += ["--time-column", "pickup", "--item-column", "zone"]
+    command = ranking_of(tmp_path, dataset)
     assert main(command) == 0
     before = read(tmp_path / "out" / "top")
     assert main(command) == 0
@@ -179,9 +181,7 @@ def test_a_file_of_the_users_own(tmp_path, kind):
         pq.write_table(table, dataset)
     else:
         table.to_pandas().to_csv(dataset, index=False)
-    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset), "--rows-per-batch"]
-    command += ["3", "--delay-minutes", "0", "--time-column", "pickup", "--item-column", "zone"]
-    assert main(command) == 0
+    assert main(ranking_of(tmp_path, dataset, "--rows-per-batch", "3", "--delay-minutes", "0")) == 0
     top = read(tmp_path / "out" / "top")
     rows = zip(top["window_start"].dt.hour, top["rank"], top["item"], top["count"], strict=True)
     assert sorted(rows) == [(0, 1, "a", 1), (0, 2, "b", 1), (2, 1, "b", 1)]
@@ -198,9 +198,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
     dataset = tmp_path / name
     if content is not None:
         dataset.write_text(content)
-    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
-    command += ["--time-column", "pickup", "--item-column", "zone", *options]
-    assert main(command) == 1
+    assert main(ranking_of(tmp_path, dataset, *options)) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "top").exists()
     assert not (tmp_path / "out" / "arrivals").exists()
@@ -219,8 +217,7 @@ def finished(tmp_path):
     """Run a small job; give its command."""
     dataset = tmp_path / "rides.csv"
     dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\n")
-    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
-    command += ["--time-column", "pickup", "--item-column", "zone"]
+    command = ranking_of(tmp_path, dataset)
     assert main(command) == 0
     return command
 
@@ -251,28 +248,14 @@ def test_a_checkpoint_of_another_output_is_not_used(tmp_path, finished, capsys):
     assert "is in use, but not by the job in" in capsys.readouterr().err
 
 
-def start(output, *options):
-    """Start the job as a user does, in a process group of its own."""
-    command = [sys.executable, "-m", "examples.top_n", "--output", str(output), *options]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
-    )
-
-
-def kill_after(job, batches):
-    """Read the job's lines up to some batches, then kill its whole process group as `kill -9` does."""
-    seen = []
-    for line in job.stdout:
-        seen.append(line)
-        if line.startswith("batch") and sum(text.startswith("batch") for text in seen) >= batches:
-            break
-    else:
-        raise AssertionError("the job ended: " + "".join(seen))
-    os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
-    job.stdout.close()
+def kill_after(batches, output, *options):
+    """Start the job, and kill it and its children after some batches."""
+    job = Job(output, "--headless", *options)
+    until(lambda: job.printed.count("\nbatch") >= batches or job.process.poll() is not None)
+    assert job.process.poll() is None, job.printed
+    job.kill()
     # Spark's JVM may end after the program.
-    until(lambda: not any(group_of(process) == job.pid for process in psutil.process_iter()))
+    until(lambda: not any(group_of(process) == job.process.pid for process in psutil.process_iter()))
 
 
 def group_of(process):
@@ -281,51 +264,42 @@ def group_of(process):
         return None if process.status() == psutil.STATUS_ZOMBIE else os.getpgid(process.pid)
 
 
-def finish(job):
-    """Wait for the job's end; give what it printed."""
-    printed, _ = job.communicate(timeout=600)
-    assert job.returncode == 0, printed
-    return printed
+def finish(output, *options):
+    """Run the job to its end, and return its output."""
+    job = Job(output, "--headless", *options)
+    assert job.wait() == 0, job.printed
+    return job.printed
 
 
 @pytest.mark.slow
-def test_killed_and_run_again_gives_each_row_once(tmp_path, departures):
-    options = ["--runtime", "local", "--delay-minutes", "1440", "--rows-per-batch", "10000"]
-    for batches in (3, 7):
-        kill_after(start(tmp_path / "out", *options), batches)
-    printed = finish(start(tmp_path / "out", *options))
-    assert "resuming where the last run stopped" in printed
-    check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=10_000)
+@pytest.mark.parametrize(
+    ("runtime", "rows", "kills"),
+    [
+        ("local", 10_000, (3, 7)),
+        pytest.param("spark", 40_000, (1, 3), marks=[pytest.mark.long, pytest.mark.spark]),
+    ],
+)
+def test_killed_and_run_again_gives_each_row_once(tmp_path, departures, runtime, rows, kills):
+    # A kill may move the boundary of a batch, and with it what is late: here nothing is.
+    command = [tmp_path / "out", "--runtime", runtime, "--delay-minutes", "1440", "--rows-per-batch", str(rows)]
+    for batches in kills:
+        kill_after(batches, *command)
+    assert "resuming where the last run stopped" in finish(*command)
+    check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=rows)
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_on_spark_equals_pandas(tmp_path, departures):
-    finish(start(tmp_path / "out", "--delay-minutes", "15", "--rows-per-batch", "40000"))
+    finish(tmp_path / "out", "--delay-minutes", "15", "--rows-per-batch", "40000")
     late = check(tmp_path / "out", departures, window="60min", delay="15min", n=10, rows_per_batch=40_000)
     assert late > 20
 
 
-@pytest.mark.long
-@pytest.mark.spark
-def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures):
-    # A kill may move the boundary of a batch, and with it what is late: here nothing is.
-    options = ["--delay-minutes", "1440", "--rows-per-batch", "40000"]
-    for batches in (1, 3):
-        kill_after(start(tmp_path / "out", *options), batches)
-    printed = finish(start(tmp_path / "out", *options))
-    assert "resuming where the last run stopped" in printed
-    check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=40_000)
-
-
 @pytest.mark.slow
-def test_a_job_whose_tables_cannot_be_kept_says_so_and_ends(tmp_path):
-    dataset = tmp_path / "rides.csv"
-    dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\n")
-    options = ["--runtime", "local", "--dataset", str(dataset), "--time-column", "pickup", "--item-column", "zone"]
-    assert main([*options, "--output", str(tmp_path / "out")]) == 0
+def test_a_job_whose_tables_cannot_be_kept_says_so_and_ends(tmp_path, finished):
     (tmp_path / "out" / "tables").write_text("in the way")
-    job = Job(tmp_path / "out", *options, "--pace", "0")
+    job = Job(tmp_path / "out", *finished, "--pace", "0")
     until(lambda: job.process.poll() is not None, report=lambda: job.printed)
     assert job.process.returncode == 0
     assert "top_n: there is no page:" in job.printed

@@ -51,26 +51,50 @@ def expected(sales: list[dict[str, Any]], n: int) -> dict[str, list[tuple[str, i
     return {hour: best[:n] for hour, best in found.items()}
 
 
+def ranked(best: dict[str, list[tuple[str, int]]]) -> dict[tuple[str, int], tuple[str, int]]:
+    """Rankings by hour and rank."""
+    return {(hour, rank): each for hour, ranking in best.items() for rank, each in enumerate(ranking, start=1)}
+
+
+def read_rankings(broker: Broker) -> dict[tuple[str, int], tuple[str, int]]:
+    """Return the rankings that the topic of the job holds."""
+    rows = [json.loads(message.value()) for message in messages(broker.bootstrap, "sales-top")]
+    return {(row["window_start"][:13], row["rank"]): (row["item"], row["count"]) for row in rows}
+
+
+def draw_sales() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return sales, and a last one that ends their windows."""
+    (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
+    sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
+    return sales, {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
+
+
+def send(broker: Broker, sales: list[Any]) -> None:
+    produce(broker.bootstrap, "sales", [(b"", json.dumps(sale).encode()) for sale in sales])
+
+
+def wait_for_rows(job: Job, count: int) -> None:
+    until(lambda: job.asks("/status")["job"].get("Rows") == count, report=lambda: job.printed)
+
+
+def job_options(broker: Broker, jars: str) -> list[str]:
+    options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
+    return [*options, "--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.browser
 def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker, page, capsys):
-    (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
-    sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
-    last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
     create(broker.bootstrap, "sales", 1)
-
-    def send(some: list[Any]) -> None:
-        produce(broker.bootstrap, "sales", [(b"", json.dumps(sale).encode()) for sale in some])
-
+    sales, last = draw_sales()
     create(broker.bootstrap, "other", 1)
     assert send_sales(["--bootstrap", broker.bootstrap, "--topic", "other", "--rows", "4000", "--seed", "3"]) == 0
     assert [json.loads(message.value()) for message in messages(broker.bootstrap, "other")] == sales
-    send([*sales[:2_000], {"product": "without a time"}, {"at": "2026-11-02T00:00:00Z"}])
+    send(broker, [*sales[:2_000], {"product": "without a time"}, {"at": "2026-11-02T00:00:00Z"}])
     jars = ",".join(map(str, fetch(CONNECTOR)))
-    options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
-    options += ["--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+    options = job_options(broker, jars)
     elsewhere = [option if option != "sales" else "nowhere" for option in options]
     assert main(["--output", str(tmp_path / "out"), *elsewhere]) == 1
     assert f"--topic nowhere: {broker.bootstrap} has no such topic" in capsys.readouterr().err
@@ -78,12 +102,12 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
     job = Job(tmp_path / "out", *options)
     try:
         job.serves()
-        until(lambda: job.asks("/status")["job"].get("Rows") == 2_000, report=lambda: job.printed)
+        wait_for_rows(job, 2_000)
         assert job.asks("/status")["job"]["Bad rows"] == 2
         broker.kill()
         broker.start()
-        send([*sales[2_000:], last])
-        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, report=lambda: job.printed)
+        send(broker, [*sales[2_000:], last])
+        wait_for_rows(job, 4_001)
         best = expected(sales, 5)
 
         def table() -> dict[str, list[tuple[str, int]]]:
@@ -109,13 +133,7 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
         assert job.interrupt() == 0, job.printed
     assert "Traceback" not in job.printed
     assert "bad 2: without item or time" in job.printed
-    written: dict[tuple[str, int], tuple[str, int]] = {}
-    for message in messages(broker.bootstrap, "sales-top"):
-        row = json.loads(message.value())
-        written[row["window_start"][:13], row["rank"]] = row["item"], row["count"]
-    assert written == {
-        (hour, rank): each for hour, ranking in best.items() for rank, each in enumerate(ranking, start=1)
-    }
+    assert read_rankings(broker) == ranked(best)
 
 
 @pytest.mark.parametrize(("options", "message"), read_data("examples/top_n_refusals.json")["options with a topic"])
@@ -133,50 +151,33 @@ def test_bad_options_are_refused(tmp_path, capsys, options, message):
 @pytest.mark.xdist_group("minio")
 def test_a_pod_that_is_lost_is_replaced_by_one_that_has_nothing_of_it(tmp_path, broker, monkeypatch):
     """As in ``kubernetes.yaml``: the checkpoint and the changelogs are in an object store."""
-    (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
-    sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
-    last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
     create(broker.bootstrap, "sales", 1)
-
-    def send(some: list[Any]) -> None:
-        produce(broker.bootstrap, "sales", [(b"", json.dumps(sale).encode()) for sale in some])
-
+    sales, last = draw_sales()
     jars = ",".join(map(str, [*fetch(CONNECTOR), *fetch(S3A)]))
-    options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
-    options += ["--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+    options = job_options(broker, jars)
     options += ["--object-store", "s3://bucket/pods/top-n"]
     with minio(tmp_path / "minio" / "data") as client:
-        for name, value in [
-            ("AWS_ACCESS_KEY_ID", client["access_key_id"]),
-            ("AWS_SECRET_ACCESS_KEY", client["secret_access_key"]),
-            ("AWS_ENDPOINT_URL", client["endpoint"]),
-            ("AWS_ALLOW_HTTP", "true"),
-            ("AWS_REGION", client["region"]),
-        ]:
-            monkeypatch.setenv(name, value)
-        send(sales[:2_000])
+        for name in ("access_key_id", "secret_access_key", "region"):
+            monkeypatch.setenv(f"AWS_{name.upper()}", client[name])
+        monkeypatch.setenv("AWS_ENDPOINT_URL", client["endpoint"])
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        send(broker, sales[:2_000])
         first = Job(tmp_path / "first", *options)
         try:
             first.serves()
-            until(lambda: first.asks("/status")["job"].get("Rows") == 2_000, report=lambda: first.printed)
+            wait_for_rows(first, 2_000)
         finally:
             first.kill()
         shutil.rmtree(tmp_path / "first")
-        send([*sales[2_000:], last])
+        send(broker, [*sales[2_000:], last])
         second = Job(tmp_path / "second", *options)
         try:
             second.serves()
-            until(lambda: second.asks("/status")["job"].get("Rows") == 4_001, report=lambda: second.printed)
+            wait_for_rows(second, 4_001)
         finally:
             assert second.interrupt() == 0, second.printed
         assert not (tmp_path / "second" / "checkpoint").exists()
-    written: dict[tuple[str, int], tuple[str, int]] = {}
-    for message in messages(broker.bootstrap, "sales-top"):
-        row = json.loads(message.value())
-        written[row["window_start"][:13], row["rank"]] = row["item"], row["count"]
-    assert written == {
-        (hour, rank): each for hour, ranking in expected(sales, 5).items() for rank, each in enumerate(ranking, start=1)
-    }
+    assert read_rankings(broker) == ranked(expected(sales, 5))
 
 
 def test_the_arguments_of_the_pod_are_those_of_the_job():
