@@ -15,7 +15,7 @@ from keyed import windows as w
 from keyed.testing import KeyedTestHarness
 from keyed.windows.triggers import NeverTrigger
 from keyed.windows.window_operator import WindowOperator
-from tests.support.window_operators import window_rows
+from tests.support.window_operators import window_rows, windows_of
 from tests.windows.oracle import Oracle, Program
 
 KINDS = ("tumbling", "hopping", "session")
@@ -101,17 +101,10 @@ def assigner_of(program: Program) -> w.WindowAssigner:
     if program.kind == "dynamic":
         dynamic = w.EventTimeSessionWindows if program.event_time else w.ProcessingTimeSessionWindows
         return dynamic.with_dynamic_gap(lambda row: (1 + row[1] % program.size) * program.unit)
-    if not program.event_time:
-        if program.kind == "tumbling":
-            return w.TumblingProcessingTimeWindows.of(program.size, program.offset)
-        if program.kind == "hopping":
-            return w.HoppingProcessingTimeWindows.of(program.size, program.slide, program.offset)
-        return w.ProcessingTimeSessionWindows.with_gap(program.size)
-    if program.kind == "tumbling":
-        return w.TumblingEventTimeWindows.of(program.size, program.offset)
-    if program.kind == "hopping":
-        return w.HoppingEventTimeWindows.of(program.size, program.slide, program.offset)
-    return w.EventTimeSessionWindows.with_gap(program.size)
+    name = {"session": "sessions"}.get(program.kind, program.kind) + "_by_clock" * (not program.event_time)
+    slide = f" {program.slide}" if program.kind == "hopping" else ""
+    offset = f" offset {program.offset}" if program.kind != "session" else ""
+    return windows_of(f"{name} {program.size}{slide}{offset}")
 
 
 def operator_of(program: Program, *, keeps: str = "packed") -> WindowOperator:

@@ -3,7 +3,6 @@
 import math
 import statistics
 from decimal import Decimal
-from itertools import count
 from typing import Any
 
 import pytest
@@ -16,22 +15,14 @@ from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 from keyed.windows.aggregates import Reduce
 from keyed.windows.sketches import hash_value
-from tests.support.window_operators import window_rows
+from tests.support.states import Product
+from tests.support.window_operators import accumulate, window_rows
 
 WRONG: Any = 3
 
 
-def accumulated(aggregate, values, times=None):
-    """Return an accumulator of the values; without times the values come one after the other."""
-    accumulator = aggregate.create_accumulator()
-    for value, time in zip(values, times or count(), strict=False):
-        arguments = (value, time, accumulator) if aggregate.timed else (value, accumulator)
-        accumulator = (aggregate.add_at if aggregate.timed else aggregate.add)(*arguments)
-    return accumulator
-
-
 def result(aggregate, values, times=None):
-    return aggregate.get_result(accumulated(aggregate, values, times))
+    return aggregate.get_result(accumulate(aggregate, values, times))
 
 
 @pytest.mark.parametrize(
@@ -126,18 +117,18 @@ MERGED_IDS = [f"{type(aggregate).__name__} {number}" for number, aggregate in en
 @pytest.mark.parametrize("aggregate", MERGED, ids=MERGED_IDS)
 @given(left=NUMBERS, right=NUMBERS)
 def test_merging_is_adding_all(aggregate, left, right):
-    parts = accumulated(aggregate, left), accumulated(aggregate, right, range(len(left), len(left) + len(right)))
+    parts = accumulate(aggregate, left), accumulate(aggregate, right, range(len(left), len(left) + len(right)))
     merged = aggregate.get_result(aggregate.merge(*parts))
     assert merged == result(aggregate, [*left, *right])
     if aggregate.commutative:
-        parts = accumulated(aggregate, right), accumulated(aggregate, left)
+        parts = accumulate(aggregate, right), accumulate(aggregate, left)
         assert aggregate.get_result(aggregate.merge(*parts)) == merged
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.integers(0, 20))
 def test_variance_merges(values, cut):
     aggregate = w.Variance()
-    parts = (accumulated(aggregate, part) for part in (values[:cut], values[cut:]))
+    parts = (accumulate(aggregate, part) for part in (values[:cut], values[cut:]))
     variance = aggregate.get_result(aggregate.merge(*parts))
     assert math.isclose(variance, statistics.variance(values), rel_tol=1e-9, abs_tol=1e-6)
 
@@ -151,7 +142,7 @@ def test_a_sum_beyond_64_bits_is_refused():
 @pytest.mark.parametrize("number", [10, 1_000, 50_000])
 def test_approximate_distinct_counts_are_within_four_standard_errors(number):
     aggregate = w.ApproxCountDistinct(precision=12)
-    accumulator = accumulated(aggregate, (f"user-{value}" for value in range(number)))
+    accumulator = accumulate(aggregate, (f"user-{value}" for value in range(number)))
     error = 1.04 / math.sqrt(2**12)
     assert abs(aggregate.get_result(accumulator) - number) <= max(1, 4 * error * number)
     assert len(accumulator) <= 2**12
@@ -189,31 +180,15 @@ def test_types_follow_from_the_input():
         w.Sum("missing").output_type(columns)
 
 
-class Product(w.Aggregate):
-    def create_accumulator(self):
-        return 1
-
-    def add(self, value, accumulator):
-        return accumulator * value
-
-    def merge(self, a, b):
-        return a * b
-
-
-class Foreign:
-    """Has the methods of `keyed.AggregateFunction` and extends nothing."""
-
-    create_accumulator, add, merge = Product.create_accumulator, Product.add, Product.merge
-
-    def get_result(self, accumulator):
-        return accumulator
+class Extending(Product, w.Aggregate):
+    """A product that extends the class of aggregates."""
 
 
 @pytest.mark.parametrize(
     "aggregate",
     [
+        Extending(),
         Product(),
-        Foreign(),
         w.aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b),
         Reduce(lambda a, b: a * b),
     ],

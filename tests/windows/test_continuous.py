@@ -17,7 +17,7 @@ from keyed.testing import KeyedTestHarness, strategies
 from keyed.windows.aggregates import Reduce
 from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 from tests.support.explained import computed
-from tests.support.window_operators import column_aggregates
+from tests.support.window_operators import accumulate, column_aggregates
 
 AGGREGATES: dict[str, Any] = column_aggregates("bigint") | {"first_seen": w.First("v"), "last_seen": w.Latest("v")}
 COLUMNS = {"k": "string", "n": "bigint", "v": "bigint", "r": "string"}
@@ -53,13 +53,8 @@ BATCHES = (
 
 def expected(aggregates: dict[str, Any], seen: list[Reading]) -> tuple[Any, ...]:
     """The aggregates of rows, one after the other."""
-    results = []
-    for aggregate in aggregates.values():
-        cell = aggregate.create_accumulator()
-        for row in seen:
-            cell = aggregate.add_at(row, row.t, cell) if aggregate.timed else aggregate.add(row, cell)
-        results.append(aggregate.get_result(cell))
-    return tuple(results)
+    times = [row.t for row in seen]
+    return tuple(each.get_result(accumulate(each, seen, times)) for each in aggregates.values())
 
 
 def close(values: tuple[Any, ...]) -> list[Any]:

@@ -15,15 +15,9 @@ from keyed.errors import DefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 from tests.support.explained import computed
+from tests.support.window_operators import accumulate
 
 VALUES = st.lists(st.integers(0, 12) | st.just(1), max_size=80)
-
-
-def added(sketch, values):
-    accumulator = sketch.create_accumulator()
-    for value in values:
-        accumulator = sketch.add(value, accumulator)
-    return accumulator
 
 
 def brute(values, k):
@@ -46,15 +40,15 @@ def brute(values, k):
 @pytest.mark.parametrize("make", [w.MostFrequent, w.ApproxMostFrequent])
 def test_results(make, values, expected):
     found = make(2)
-    assert repr([tuple(each) for each in found.get_result(added(found, values))]) == repr(expected)
+    assert repr([tuple(each) for each in found.get_result(accumulate(found, values))]) == repr(expected)
 
 
 @given(VALUES, VALUES, st.integers(1, 5))
 def test_exact_counts_are_those_of_brute_force_in_any_order_and_pieces(left, right, k):
     exact = w.MostFrequent(k)
     expected = brute([*left, *right], k)
-    assert exact.get_result(added(exact, [*left, *right])) == expected
-    a, b = added(exact, left), added(exact, right)
+    assert exact.get_result(accumulate(exact, [*left, *right])) == expected
+    a, b = accumulate(exact, left), accumulate(exact, right)
     before = pickle.dumps((a, b))
     assert exact.get_result(exact.merge(a, b)) == exact.get_result(exact.merge(b, a)) == expected
     assert pickle.dumps((a, b)) == before
@@ -63,7 +57,7 @@ def test_exact_counts_are_those_of_brute_force_in_any_order_and_pieces(left, rig
 @given(st.lists(VALUES, min_size=1, max_size=6), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_the_sketch_keeps_its_bound_however_it_is_merged(pieces, capacity, random):
     sketch = w.ApproxMostFrequent(capacity, capacity=capacity)
-    parts = [added(sketch, piece) for piece in pieces]
+    parts = [accumulate(sketch, piece) for piece in pieces]
     while len(parts) > 1:
         random.shuffle(parts)
         parts.append(sketch.merge(parts.pop(), parts.pop()))
@@ -81,7 +75,7 @@ def test_the_sketch_keeps_its_bound_however_it_is_merged(pieces, capacity, rando
 @given(VALUES)
 def test_the_sketch_is_deterministic(values):
     sketch = w.ApproxMostFrequent(2, capacity=3)
-    assert added(sketch, values) == added(w.ApproxMostFrequent(2, capacity=3), list(values))
+    assert accumulate(sketch, values) == accumulate(w.ApproxMostFrequent(2, capacity=3), list(values))
 
 
 @pytest.mark.parametrize(
@@ -99,37 +93,10 @@ def test_parameters_are_checked(make, said):
 
 ROWS = [("k", at, page) for at, page in enumerate("aabcabddddbbbbaac" * 3)]
 TABLE = pa.table({"key": [r[0] for r in ROWS], "at": [r[1] for r in ROWS], "page": [r[2] for r in ROWS]})
-ASSIGNERS = [
-    w.TumblingEventTimeWindows.of(10),
-    w.HoppingEventTimeWindows.of(10, 5),
-    w.EventTimeSessionWindows.with_gap(2),
-]
-
-
-def pages(make, assigner, path, **options):
-    windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(assigner).path(path)
-    output = windowed.aggregate(pages=make(2, "page"), n=w.Count())
-    return sorted(
-        (r.window_start, r.window_end, [tuple(each) for each in r.pages], r.n) for r in output.run(**options).values
-    )
-
-
-@pytest.mark.parametrize("assigner", ASSIGNERS, ids=repr)
-@pytest.mark.parametrize("rows_per_batch", [1, 7, 1000])
-def test_windows_have_the_counts_of_brute_force_on_every_path(assigner, rows_per_batch):
-    expected = []
-    for start, end, _, n in pages(w.MostFrequent, assigner, "row"):
-        inside = [page for _, at, page in ROWS if start <= at < end]
-        assert n == len(inside)
-        expected.append((start, end, [tuple(each) for each in brute(inside, 2)], n))
-    assert len(expected) >= 1
-    for path in ("row", "vectorized"):
-        assert pages(w.MostFrequent, assigner, path, rows_per_batch=rows_per_batch) == expected
-    assert pages(w.ApproxMostFrequent, assigner, "auto", rows_per_batch=rows_per_batch) == expected
 
 
 def test_the_sketch_goes_by_row_and_explain_names_it():
-    windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(ASSIGNERS[0])
+    windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(w.TumblingEventTimeWindows.of(10))
     assert "ApproxMostFrequent" in computed(windowed.aggregate(pages=w.ApproxMostFrequent(2, "page")))
 
 

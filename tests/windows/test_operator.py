@@ -39,9 +39,9 @@ def operator(assigner, keeps="packed", **options):
     aggregate = w.Sum(value_of)
     if keeps == "general":
         aggregate.accumulator_type = int
-    made = window_rows(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
-    assert (made.definition.layout == "general") is (keeps == "general")
-    return made
+    function = window_rows(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
+    assert (function.definition.layout == "general") is (keeps == "general")
+    return function
 
 
 def harness_of(function, **options):

@@ -13,16 +13,6 @@ from keyed import ReducingState
 from keyed import windows as w
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    ContinuousEventTimeTrigger,
-    Count,
-    CountTrigger,
-    GlobalWindows,
-    PurgingTrigger,
-    Trigger,
-    TriggerResult,
-    TumblingEventTimeWindows,
-)
 from tests.support.window_operators import trigger_of, window_rows
 
 WRONG: Any = 3
@@ -32,7 +22,7 @@ CONTEXT: Any = None
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
 def test_bad_counts_are_refused(count):
     with pytest.raises(DefinitionError, match="max_count"):
-        CountTrigger.of(count)
+        w.CountTrigger.of(count)
 
 
 def timers_of(trigger, gap, times):
@@ -54,37 +44,37 @@ def test_windows_that_merge_leave_the_timers_of_one(trigger):
 
 
 def test_a_purge_is_passed_on():
-    class Purges(Trigger):
+    class Purges(w.Trigger):
         def on_element(self, element, timestamp, window, ctx):
-            return TriggerResult.PURGE
+            return w.TriggerResult.PURGE
 
-    trigger = PurgingTrigger.of(Purges())
-    assert trigger.on_element(1, 0, None, CONTEXT) is TriggerResult.PURGE
+    trigger = w.PurgingTrigger.of(Purges())
+    assert trigger.on_element(1, 0, None, CONTEXT) is w.TriggerResult.PURGE
     assert not trigger.can_merge()
     with pytest.raises(DefinitionError, match="not a Trigger"):
-        PurgingTrigger.of(WRONG)
+        w.PurgingTrigger.of(WRONG)
 
 
 def test_a_trigger_that_does_not_merge_says_so():
-    class Plain(Trigger):
+    class Plain(w.Trigger):
         count = ReducingState(max, int)
 
         def on_element(self, element, timestamp, window, ctx):
-            return TriggerResult.CONTINUE
+            return w.TriggerResult.CONTINUE
 
     assert not Plain().can_merge()
     with pytest.raises(DefinitionError, match="does not support merging"):
         Plain().on_merge(None, CONTEXT)
     with pytest.raises(NotImplementedError, match="on_element"):
-        Trigger().on_element(1, 1, None, CONTEXT)
+        w.Trigger().on_element(1, 1, None, CONTEXT)
 
 
-@pytest.mark.parametrize("assigner", [GlobalWindows.create(), TumblingEventTimeWindows.of(1_000)], ids=repr)
+@pytest.mark.parametrize("assigner", [w.GlobalWindows.create(), w.TumblingEventTimeWindows.of(1_000)], ids=repr)
 def test_a_continuous_trigger_ends_at_the_end_of_time(assigner):
     last = 2**63 - 1
     for times in ([5, 7], [last - 3, last - 2]):
         stream = keyed.stream([{"k": 1, "t": t} for t in times], timestamp="t", max_ahead=None)
-        windowed = stream.key_by("k").window(assigner).trigger(ContinuousEventTimeTrigger.of(400))
-        values = windowed.aggregate(n=Count()).run().values
+        windowed = stream.key_by("k").window(assigner).trigger(w.ContinuousEventTimeTrigger.of(400))
+        values = windowed.aggregate(n=w.Count()).run().values
         assert values[-1].n == 2
         assert len(values) <= 4

@@ -17,7 +17,7 @@ from keyed.windows.definition import define
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated
-from tests.support.window_operators import column_aggregates
+from tests.support.window_operators import accumulate, column_aggregates
 
 UTC = dt.UTC
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -52,16 +52,22 @@ def cases(draw):
     return type_, by, values, ranks, times, [dense[group] for group in groups], draw(st.integers(0, size))
 
 
+def fold_over(aggregates, type_, **columns):
+    """The fold of aggregates over a column ``v`` of a type, and others."""
+    definition = define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=aggregates)
+    return fold_of(definition.named, {"v": type_, **columns})
+
+
+def one_group(count):
+    return Groups(np.zeros(count, dtype=np.int64), 1)
+
+
 def row_results(aggregates, values, ranks, times):
     """Return the results of the row path, or its error."""
     results = {}
+    rows = [type("Row", (), {"v": value, "r": rank}) for value, rank in zip(values, ranks, strict=True)]
     for name, aggregate in aggregates.items():
-        accumulator = aggregate.create_accumulator()
-        for value, rank, time in zip(values, ranks, times, strict=True):
-            row = type("Row", (), {"v": value, "r": rank})
-            accumulator = (
-                aggregate.add_at(row, time, accumulator) if aggregate.timed else aggregate.add(row, accumulator)
-            )
+        accumulator = accumulate(aggregate, rows, times)
         try:
             results[name] = aggregate.get_result(accumulator)
         except OverflowError as error:
@@ -103,8 +109,7 @@ def same(found, wanted, magnitude):
 def test_columns_give_what_rows_give(case):
     type_, by, values, ranks, times, ids, cut = case
     chosen = column_aggregates(type_)
-    assigner = w.TumblingEventTimeWindows.of(10)
-    fold = fold_of(define(assigner=assigner, aggregate=chosen).named, {"v": type_, "r": by})
+    fold = fold_over(chosen, type_, r=by)
     table = pa.table({"v": pa.array(values, TYPES[type_][0]), "r": pa.array(ranks, TYPES[by][0])})
     numbers = np.array(ids)
     count = max(ids) + 1
@@ -167,9 +172,7 @@ def check(fold, chosen, parts, group, values, ranks, times):
 def test_parts_have_their_declared_types():
     for type_ in TYPES:
         chosen = column_aggregates(type_)
-        fold = fold_of(
-            define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": type_, "r": "int"}
-        )
+        fold = fold_over(chosen, type_, r="int")
         table = pa.table({"v": pa.array([None], TYPES[type_][0]), "r": pa.array([1], pa.int32())})
         parts = fold.of_rows(BatchRows(table, np.array([1])), Groups(np.array([0]), 1))
         from keyed.arrow.write import arrow_type
@@ -179,11 +182,9 @@ def test_parts_have_their_declared_types():
 
 
 def test_a_sum_beyond_64_bits_is_refused_only_as_a_result():
-    fold = fold_of(
-        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "bigint"}
-    )
+    fold = fold_over({"s": w.Sum("v")}, "bigint")
     table = pa.table({"v": [2**63 - 1, 2**63 - 1, -(2**63), 2**63 - 1]})
-    one = Groups(np.zeros(4, dtype=np.int64), 1)
+    one = one_group(4)
     with pytest.raises(OverflowError, match=f"the sum {3 * (2**63 - 1) - 2**63} does not fit into 64 bits"):
         fold.results(fold.of_rows(BatchRows(table, None), one))
     assert fold.results(fold.of_rows(BatchRows(table.slice(0, 3), None), one.of(slice(0, 3))))[0].to_pylist() == [
@@ -196,11 +197,9 @@ MOST = Decimal("9999999999999999999999999999999999999.9")
 
 @pytest.mark.parametrize("values", [[MOST] * 2, [MOST] * 3, [MOST, MOST.copy_negate(), MOST]])
 def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
-    fold = fold_of(
-        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "decimal(38,1)"}
-    )
+    fold = fold_over({"s": w.Sum("v")}, "decimal(38,1)")
     rows = BatchRows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
-    one = Groups(np.zeros(len(values), dtype=np.int64), 1)
+    one = one_group(len(values))
     each = fold.of_rows(rows, Groups(np.arange(len(values)), len(values)))
     for make in (lambda: fold.of_rows(rows, one), lambda: fold.merged(each, one)):
         if values[1] < 0:
@@ -226,10 +225,10 @@ MEANS = [
 def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(values, declared):
     # The mean of a decimal(38,1) is a decimal(38,5): 33 digits before the point.
     chosen = {"m": w.Mean("v", type=declared)}
-    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "decimal(38,1)"})
+    fold = fold_over(chosen, "decimal(38,1)")
     table = pa.table({"v": pa.array(values, pa.decimal128(38, 1))})
     values = table.column("v").to_pylist()
-    parts = fold.of_rows(BatchRows(table, None), Groups(np.zeros(len(values), dtype=np.int64), 1))
+    parts = fold.of_rows(BatchRows(table, None), one_group(len(values)))
     found = column_results(fold, chosen, parts)["m"]
     by_rows = row_results(chosen, values, values, values)["m"]
     if sum(values) / len(values) < 10 ** (33 if declared is None else 36):
@@ -242,10 +241,10 @@ def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(v
 
 def test_nan_and_zero_are_one_value_each_whatever_their_bits():
     chosen = {"set": w.CollectSet("v"), "count": w.CountDistinct("v"), "about": w.ApproxCountDistinct("v")}
-    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
+    fold = fold_over(chosen, "double")
     values = [math.nan, 2.0, -0.0, -math.nan, 0.0, float("nan"), -1.0]
     rows = BatchRows(pa.table({"v": values}), None)
-    at_once, each = Groups(np.zeros(7, dtype=np.int64), 1), Groups(np.arange(7), 7)
+    at_once, each = one_group(7), Groups(np.arange(7), 7)
     for parts in (fold.of_rows(rows, at_once), fold.merged(fold.of_rows(rows, each), at_once)):
         found = [column.to_pylist()[0] for column in fold.results(parts)]
         assert repr(found) == "[[-1.0, 0.0, 2.0, nan], 4, 4]"
@@ -255,29 +254,25 @@ def test_nan_and_zero_are_one_value_each_whatever_their_bits():
 
 
 def test_means_of_large_integers_have_one_rounding():
-    fold = fold_of(
-        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"m": w.Mean("v")}).named, {"v": "bigint"}
-    )
+    fold = fold_over({"m": w.Mean("v")}, "bigint")
     values = [2**62 + 1, 2**62 + 3, 2**62 + 7]
-    parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
+    parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), one_group(3))
     assert fold.results(parts)[0].to_pylist() == [sum(values) / 3]
 
 
 def test_nan_is_no_extreme_where_there_is_another_value():
     chosen = {"least": w.Min("v"), "most": w.Max("v")}
-    fold = fold_of(define(assigner=w.TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
+    fold = fold_over(chosen, "double")
     nan = math.nan
     for values in ([nan, 1.0, 2.0], [1.0, nan, 2.0], [nan, None, 1.0]):
-        parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
+        parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), one_group(3))
         found = [column.to_pylist()[0] for column in fold.results(parts)]
         assert found == list(row_results(chosen, values, values, [0, 0, 0]).values())
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 100])
 def test_running_merges_go_over_long_segments(length):
-    fold = fold_of(
-        define(assigner=w.TumblingEventTimeWindows.of(1), aggregate={"s": w.Sum("v")}).named, {"v": "bigint"}
-    )
+    fold = fold_over({"s": w.Sum("v")}, "bigint")
     values = list(range(length)) * 2
     segments = np.repeat([4, 7], length)
     parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.arange(2 * length), 2 * length))

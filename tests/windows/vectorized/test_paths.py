@@ -34,6 +34,7 @@ EVERYTHING = COUNTING | {
     "at_least": w.ArgMin("day", "number"),
     "distinct": w.CountDistinct("text"),
     "values": w.CollectSet("number"),
+    "frequent": w.MostFrequent(2, "text"),
     "about": w.ApproxCountDistinct("text"),
 }
 EVENT_TIME = st.one_of(
