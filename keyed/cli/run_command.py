@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.lease import ScratchFolder
 from keyed.cli.command import add_list, add_settings, check_tables_folder, command, parse_pairs, read_text, settings_of
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_json, print_rows
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.stores.scratch import ScratchFolder
 from keyed.tables.operator_table import shown_time
 
 if TYPE_CHECKING:

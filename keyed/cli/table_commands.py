@@ -17,6 +17,7 @@ import attrs
 import keyed
 from keyed.base.arguments import clock_text
 from keyed.base.background import keep_little_free_memory
+from keyed.base.lease import ScratchFolder
 from keyed.cli.command import (
     CHANGELOG,
     Command,
@@ -36,7 +37,6 @@ from keyed.destinations.sink import Sink
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.formats.declared_formats import Avro, Json
 from keyed.metrics import Prometheus, export
-from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups

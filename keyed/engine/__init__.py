@@ -4,7 +4,7 @@
   watermark over several sources and partitions, and its result. `held_rows`: rows that wait for the watermark.
 - `group_log`: the truth: rows, meta record, counters, cleaning. `replica`: the local store, which follows the log,
   and the loader of both from a changelog or other groups. `migrate`: declared changes of states. `export`: the last
-  commit to the changelog. `initial`: initial entries, from `initial_rows`, and versions of global tables.
+  commit to the changelog. `initial`: initial entries, and versions of global tables.
 - `work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
   `broadcasting`: broadcast elements before them. `timers`: the timers of a time domain. `changes`: the changes of the
   batch. `key_checks`: checks of keys.

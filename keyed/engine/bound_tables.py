@@ -130,7 +130,7 @@ class BoundTableState(TableState):
             overlay.merge(rows, how)
 
     def _parsed(self, predicate: Predicate) -> Any:
-        from keyed.table_state.ranges import parse
+        from keyed.table_state.chunks import parse
 
         return parse(predicate, self.layout.schema, self._where)
 

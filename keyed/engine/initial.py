@@ -18,12 +18,12 @@ from keyed.base.arguments import instant_ms, shown
 from keyed.codec.arrow_streams import read_stream
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT
+from keyed.engine.batch import InitialEntry
 from keyed.engine.bound import MISSING, Scope
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundBroadcastState, BoundMapState
 from keyed.engine.bound_tables import BoundTableState
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
-from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.registry import Registry
 from keyed.errors import KeyedError, RowError
 from keyed.job.context import TimerService

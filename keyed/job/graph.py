@@ -19,9 +19,8 @@ from keyed.changelog.model import Changelog
 from keyed.destinations.sink import Sink, check_distinct
 from keyed.errors import DefinitionError
 from keyed.job.context import OutputTag
-from keyed.job.functions import Function, OperatorSpec, Order, Relay, RowRelay, Store
+from keyed.job.functions import Function, OperatorSpec, Order, Relay, RowRelay, Store, inferred_result
 from keyed.job.global_tables import GlobalTable
-from keyed.job.inference import inferred_result
 from keyed.job.restoring import RestorePoint
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy

@@ -53,6 +53,7 @@ from keyed.job.functions import (
     check_parallelism,
     check_store,
     declared_states,
+    inferred_output,
     takes_two,
 )
 from keyed.job.global_tables import GlobalTable
@@ -75,7 +76,6 @@ from keyed.job.graph import (
     shown_keys,
     transform_of,
 )
-from keyed.job.inference import inferred_output
 from keyed.job.options import Options, RunOptions, StartOptions
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import Query, RunResult

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from keyed.base.lease import ScratchFolder
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
 from keyed.changelog.model import Commit, batch_id
 from keyed.codec.key_hash import group_of, key_hash
@@ -34,7 +35,6 @@ from keyed.job.results import RestoreProgress
 from keyed.recovery.cut import Restoration
 from keyed.stores import open_rocks_store
 from keyed.stores.database import successor
-from keyed.stores.scratch import ScratchFolder
 from keyed.stores.version_store import VersionReader
 
 if TYPE_CHECKING:

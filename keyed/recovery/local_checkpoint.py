@@ -20,6 +20,7 @@ from pathlib import Path
 
 import attrs
 
+from keyed.base.lease import ScratchFolder
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id, decode_bundle, put_positions
 from keyed.codec.frames import RecordFormat
 from keyed.content.local_store import ReadStore
@@ -29,7 +30,6 @@ from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, KeyedError, OperatorChanged
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits, CommitStore, is_in_use
-from keyed.stores.scratch import ScratchFolder
 
 OUTBOX = "outbox"
 """The record."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.base import extras
 from keyed.base.arguments import type_of
 from keyed.base.extras import is_instance
-from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
+from keyed.engine.batch import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function, VectorizedFunction, declared_states
 from keyed.job.graph import is_dataframe

@@ -14,7 +14,7 @@ from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions,
 from keyed.expressions.tokens import SqlToken, Text, bare, calls, folded, name, quoted, sign, split, sql
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
-from keyed.job.inference import inferred_output
+from keyed.job.functions import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.match_recognize import MatchPlanner
 from keyed.sql.name_scope import BOUNDS, OWN_NAMES, PSEUDO, RESERVED, Column, NameScope, free_name, replaced

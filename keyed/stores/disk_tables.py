@@ -25,8 +25,7 @@ import pyarrow as pa
 from keyed.codec.frames import RecordFormat
 from keyed.content.row_hash import HASH_VERSION
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.table_state.chunks import Chunk, ChunkedTable, Sorted
-from keyed.table_state.ranges import Mask
+from keyed.table_state.chunks import Chunk, ChunkedTable, Mask, Sorted
 
 _STATE = Struct(">cH")
 _NUMBER = Struct(">cHI")

@@ -53,13 +53,13 @@ import attrs
 import msgspec
 
 from keyed.base.closing import closing_on_error
+from keyed.base.lease import ScratchFolder
 from keyed.codec.frames import RecordFormat
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
 from keyed.content.blocks import Change
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database, is_locked, is_refused, successor
-from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch

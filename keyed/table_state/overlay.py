@@ -19,9 +19,8 @@ from keyed.content.blocks import Range, TableDelta
 from keyed.content.local_store import StoredTable
 from keyed.content.row_hash import row_hashes
 from keyed.errors import StateAccessError, TableOverflowError
-from keyed.table_state.chunks import Positions, Sorted
+from keyed.table_state.chunks import Positions, Sorted, mask_of
 from keyed.table_state.layout import DUE_COLUMN, Layout
-from keyed.table_state.ranges import mask_of
 
 _ROW = "__keyed_row"
 _HOW = ("sum", "min", "max", "first", "last")

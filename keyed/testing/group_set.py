@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from keyed.base.lease import ScratchFolder
 from keyed.content.contents import contents
 from keyed.content.local_store import LocalStore
 from keyed.engine.batch import Batch, BatchResult
@@ -20,7 +21,6 @@ from keyed.recovery.loading import load
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.opening import open_store
-from keyed.stores.scratch import ScratchFolder
 from keyed.testing.function_options import OPERATOR
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.states import of_keys

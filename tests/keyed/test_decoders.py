@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from keyed.changelog.directory.disk import OpenFile
-from keyed.changelog.directory.segment_file import Segment, SegmentFile
+from keyed.changelog.directory.group_folder import Segment, SegmentFile
 from keyed.changelog.kafka.kafka_records import RecordKeys
 from keyed.changelog.model import (
     Commit,

@@ -2,7 +2,7 @@
 
 - `directory_changelog`: `DirectoryChangelog`, the layout of the folder, reader and writer of a key group's log.
   `stored_changelog`: the base of it and of a changelog in an object store.
-- `segment_file`: the file of a commit, and its byte layout. `group_folder`: the folder of a key group, and its files.
+- `group_folder`: the folder of a key group, its files, and the byte layout of the file of a commit.
 - `compaction`: many segments folded into one base.
 - `disk`: operations on the disk, and the translation of their errors.
 """

@@ -14,9 +14,8 @@ from keyed.base.arguments import MIN_TIMESTAMP
 from keyed.changelog.model import close_positions, export_interval, put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
-from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables, Upstream, merged_chunks
+from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables, InitialEntry, Upstream, merged_chunks
 from keyed.engine.group_log import UnreadLog
-from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_checks import KeyTypes, check_table, key_of_other_group, refused
 from keyed.engine.key_group import KeyGroup, check_group
 from keyed.engine.replica import Loader, Replica

@@ -21,6 +21,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.base.arguments import Shown
 from keyed.base.background import Status
 from keyed.base.ids import random_id
+from keyed.base.lease import ScratchFolder
 from keyed.base.private_files import folder_path
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
@@ -67,7 +68,6 @@ from keyed.runtimes.run_results import result_of
 from keyed.runtimes.stop_signals import handled_signals, leave
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
-from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
 
 _log = logging.getLogger(__name__)

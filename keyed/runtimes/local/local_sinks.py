@@ -10,9 +10,8 @@ from keyed.arrow.write import raw_table_of, table_of
 from keyed.destinations.sink import Record, SinkBatch, SinkWriter, failed
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.job.functions import TIMESTAMP_COLUMN
+from keyed.job.functions import TIMESTAMP_COLUMN, unannotated
 from keyed.job.graph import BoundOutput
-from keyed.job.inference import unannotated
 from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import typed_rows
 

@@ -61,12 +61,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from keyed import errors
 from keyed.base.background import Status
 from keyed.base.closing import closing_on_error
+from keyed.base.lease import ScratchFolder
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
 from keyed.formats.json_writer import as_json
 from keyed.job.context import Timer
-from keyed.stores.scratch import ScratchFolder
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import (
     batch_or_time,

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from keyed.base.lease import Lease
+from keyed.base import lease as locks
+from keyed.base.lease import Lease, ScratchFolder
 from keyed.destinations.parquet import locked_folder
 from keyed.errors import CheckpointError, SinkError
-from keyed.stores import scratch
 from keyed.stores.commit_store import CommitStore
-from keyed.stores.scratch import ScratchFolder
 
 #: Sweeps, and stops when it has found the folder of another program left and is about to remove it.
 SWEEPER = """
 import shutil, sys
-from keyed.stores import scratch
+from keyed.base import lease
 
 remove = shutil.rmtree
 
@@ -30,7 +29,7 @@ def announced(path, **options):
     remove(path, **options)
 
 shutil.rmtree = announced
-scratch._sweep(scratch.Path(sys.argv[1]))
+lease._sweep(lease.Path(sys.argv[1]))
 print("swept", flush=True)
 """
 
@@ -64,7 +63,7 @@ def test_a_folder_that_is_swept_while_it_is_made_is_made_once_more(tmp_path, mon
         touch(path, *arguments, **options)
         made.append(path)
         if len(made) == 1:
-            scratch._remove_if_left(path.parent)
+            locks._remove_if_left(path.parent)
 
     monkeypatch.setattr(Path, "touch", swept)
     with ScratchFolder("local") as mine:

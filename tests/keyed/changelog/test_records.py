@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.changelog.directory.disk import OpenFile
-from keyed.changelog.directory.segment_file import Segment, SegmentFile
+from keyed.changelog.directory.group_folder import Segment, SegmentFile
 from keyed.changelog.model import (
     Channel,
     Commit,

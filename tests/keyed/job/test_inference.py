@@ -1,4 +1,4 @@
-"""The output type that annotations name: `keyed.job.inference`."""
+"""The output type that annotations name: `keyed.job.functions`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import keyed
-from keyed.job.inference import inferred_output
+from keyed.job.functions import inferred_output
 
 
 @attrs.frozen

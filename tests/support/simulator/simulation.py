@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import attrs
 
+from keyed.base.lease import ScratchFolder
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
@@ -29,7 +30,6 @@ from keyed.errors import KeyedError
 from keyed.job.functions import Function, Order
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
-from keyed.stores.scratch import ScratchFolder
 from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import FunctionOptions, Key, operator_of
 from keyed.testing.harness import KeyedTestHarness

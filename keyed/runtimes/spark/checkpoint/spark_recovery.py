@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
+from keyed.base.lease import ScratchFolder
 from keyed.base.schemas import Schema, schema_of
 from keyed.changelog.model import Changelog, batch_id
 from keyed.engine.export import export
@@ -33,7 +34,6 @@ from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperato
 from keyed.runtimes.spark.worker.processor import WRITERS
 from keyed.runtimes.spark.worker.wire import group_ids
 from keyed.stores import open_rocks_store
-from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

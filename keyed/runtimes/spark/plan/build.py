@@ -20,10 +20,9 @@ from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema, quoted
 from keyed.codec.key_hash import spark_key_type
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.job.functions import VectorizedFunction, combines, takes_two
+from keyed.job.functions import VectorizedFunction, combines, takes_two, unannotated
 from keyed.job.global_tables import GlobalTable
 from keyed.job.graph import Input, Port, Source, Stage, Transform, is_dataframe, schema_after
-from keyed.job.inference import unannotated
 from keyed.recovery.cut import Cut
 from keyed.runtimes.garbage import freeze_modules
 from keyed.runtimes.initial_frames import arrow_table, frames_of

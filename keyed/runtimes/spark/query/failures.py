@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from keyed import errors
+from keyed.base.lease import ScratchFolder
 from keyed.errors import KeyedError, QueryFailed
-from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

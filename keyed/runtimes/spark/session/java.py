@@ -27,8 +27,8 @@ from typing import Any
 import attrs
 
 from keyed.base.extras import install
+from keyed.base.lease import ScratchFolder
 from keyed.errors import SessionError
-from keyed.stores.scratch import ScratchFolder
 
 MINIMUM_JAVA = 17
 """The oldest Java feature release that Spark 4 runs on."""

@@ -17,8 +17,7 @@ import pyarrow as pa
 from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, table_chunks
 from keyed.base.arguments import MIN_TIMESTAMP
-from keyed.engine.batch import Batch, ChannelId, Chunk, Upstream, merged_chunks
-from keyed.engine.initial_rows import InitialEntry, entries_of
+from keyed.engine.batch import Batch, ChannelId, Chunk, InitialEntry, Upstream, entries_of, merged_chunks
 from keyed.engine.key_checks import check_table
 from keyed.errors import OutputDefinitionError
 from keyed.job.functions import OperatorSpec, VectorizedFunction, combines

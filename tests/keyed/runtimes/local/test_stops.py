@@ -18,8 +18,8 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
+from keyed.base.lease import ScratchFolder
 from keyed.recovery import verify
-from keyed.stores.scratch import ScratchFolder
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
