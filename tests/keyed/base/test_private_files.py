@@ -12,26 +12,19 @@ from unittest.mock import Mock
 import pytest
 
 import keyed
-from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
+from keyed import DirectoryChangelog
 from keyed.errors import DefinitionError, LocalStoreError
 from keyed.runtimes.spark.worker.worker_caches import default_local_dir
 from keyed.stores import open_rocks_store
 from keyed.testing.store_conformance import random_changes
-
-
-class Count(KeyedProcessFunction):
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield value.k
+from tests.support.jobs import Tally
 
 
 def run(folder, **options):
     output = keyed.stream([{"k": "a"}] * 3).key_by("k")
     group = options.get("group_access", False)
     changelog = DirectoryChangelog(folder / "log", group_access=group)
-    output.process(Count(), "k string", store="rocksdb", changelog=changelog).run(
+    output.process(Tally(), "k string, n bigint", store="rocksdb", changelog=changelog).run(
         folder / "out", checkpoint=folder / "a" / "ck", local_dir=folder / "stores", rows_per_batch=1, **options
     )
 
@@ -108,7 +101,7 @@ def test_spark_s_checkpoint_is_for_the_user_alone(spark, tmp_path):
 @pytest.mark.parametrize("path", ["s3://bucket/x", "file:///x", "", "a\0b", 5])
 def test_paths_that_are_no_folders_are_refused(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
-    output = keyed.stream([{"k": "a"}]).key_by("k").process(Count(), "k string")
+    output = keyed.stream([{"k": "a"}]).key_by("k").process(Tally(), "k string, n bigint")
     for refused in (
         lambda: output.run(checkpoint=path),
         lambda: output.run(local_dir=path),

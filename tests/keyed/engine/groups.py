@@ -6,7 +6,7 @@ import copy
 from random import Random
 from typing import Any
 
-from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
+from keyed import AggregateFunction, KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
@@ -46,6 +46,23 @@ class Work(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, ctx.timer_name(), len(self.map)
+
+
+class Gather(AggregateFunction[Any, Any, Any]):
+    """An aggregate that changes its accumulator, keeps what it gets, and gives both out."""
+
+    def create_accumulator(self) -> Any:
+        return []
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
 
 
 def random_element(random: Random) -> tuple[Any, ...]:

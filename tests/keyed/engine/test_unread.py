@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed.engine.group_log import UnreadLog
 from keyed.errors import KeyedError
-from tests.keyed.engine.groups import Group
+from tests.keyed.engine.groups import Gather, Group
 
 
 class UnreadGroup(Group):
@@ -30,23 +30,6 @@ class UnreadGroup(Group):
 
 class Number(enum.IntEnum):
     ONE = 1
-
-
-class Gather(keyed.AggregateFunction[Any, Any, Any]):
-    """Accumulators that are changed in place."""
-
-    def create_accumulator(self) -> Any:
-        return []
-
-    def add(self, value: Any, accumulator: Any) -> Any:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: Any) -> Any:
-        return accumulator
-
-    def merge(self, a: Any, b: Any) -> Any:
-        return a + b
 
 
 TYPES = [int, float, str, bytes, object, list, tuple[int, str], tuple[float, ...], list[str], int | None, datetime]

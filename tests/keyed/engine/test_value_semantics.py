@@ -21,6 +21,7 @@ from keyed.errors import EncodingError, StateDefinitionError
 from keyed.extending import inner_state
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
+from tests.keyed.engine.groups import Gather
 
 Nested = list[list[int]]
 
@@ -28,23 +29,6 @@ Nested = list[list[int]]
 @dataclass
 class Box:
     items: Nested
-
-
-class Gather:
-    """An aggregate that changes its accumulator, keeps what it gets, and gives both out."""
-
-    def create_accumulator(self) -> Any:
-        return []
-
-    def add(self, value: Any, accumulator: Any) -> Any:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: Any) -> Any:
-        return accumulator
-
-    def merge(self, a: Any, b: Any) -> Any:
-        return a + b
 
 
 def join(a: Nested, b: Nested) -> Nested:
@@ -174,8 +158,6 @@ class Model:
 
     def value(self) -> Any:
         return copy.deepcopy(self.held.get(self.at, getattr(self.declaration, "default", None)))
-
-    get_value = value
 
     def update(self, value: Any) -> None:
         self.held[self.at] = copy.deepcopy(list(value) if self.declaration.kind == "list" else value)

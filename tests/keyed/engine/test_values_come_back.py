@@ -19,6 +19,7 @@ from keyed import AggregatingState, KeyedProcessFunction, ListState, MapState, R
 from keyed.errors import EncodingError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
+from tests.support.jobs import Pass
 
 BERLIN = ZoneInfo("Europe/Berlin")
 REPEATED_HOUR = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
@@ -156,11 +157,6 @@ def test_what_is_of_another_type_is_refused_where_it_is_stored_though_it_is_repl
         harness.process(True)
 
 
-class Keeps(KeyedProcessFunction):
-    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        yield value
-
-
 def reused(count: int, shape: str) -> Iterator[Any]:
     """Elements that share a list which the source changes."""
     shared: list[int] = []
@@ -176,7 +172,7 @@ def reused(count: int, shape: str) -> Iterator[Any]:
 def test_a_source_may_use_its_lists_again(shape: str) -> None:
     def run(size: int) -> list[Any]:
         stream = keyed.stream(reused(4, shape)).key_by(lambda _: 1)
-        return [repr(value) for value in stream.process(Keeps()).run(rows_per_batch=size).values]
+        return [repr(value) for value in stream.process(Pass()).run(rows_per_batch=size).values]
 
     one_by_one = run(1)
     assert len(set(one_by_one)) == 4

@@ -8,15 +8,11 @@ import pytest
 import keyed
 from keyed.job.options import Options
 from keyed.job.streams import Output
-
-
-class Count(keyed.KeyedProcessFunction):
-    def process_element(self, value, ctx):
-        yield value
+from tests.support.jobs import Pass
 
 
 def count(source=(), **options):
-    return keyed.stream(source).key_by("k").process(Count(), **options)
+    return keyed.stream(source).key_by("k").process(Pass(), **options)
 
 
 @pytest.mark.parametrize("name", [3, "", "a b", b"a"])

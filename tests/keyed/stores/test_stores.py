@@ -34,6 +34,7 @@ from keyed.stores.lmdb_store import LmdbStore
 from keyed.stores.opening import open_store
 from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
+from tests.support.jobs import Tally
 from tests.support.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,22 +95,14 @@ def test_a_function_that_opens_no_store_is_refused(tmp_path, store, error, messa
 )
 def test_what_is_no_kind_of_store_is_refused(store, message):
     with pytest.raises(DefinitionError, match=message):
-        keyed.stream([{"k": 1}]).key_by("k").process(Counting(), store=store)
-
-
-class Counting(keyed.KeyedProcessFunction):
-    count = keyed.ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.count.update(self.count.value() + 1)
-        yield value["k"], self.count.value()
+        keyed.stream([{"k": 1}]).key_by("k").process(Tally(), store=store)
 
 
 def test_a_job_runs_with_a_store_of_its_own(tmp_path):
     rows = [{"k": number % 3} for number in range(9)]
 
     def run(rows):
-        counting = keyed.stream(rows).key_by("k").process(Counting(), store=SqliteStore, parallelism=2)
+        counting = keyed.stream(rows).key_by("k").process(Tally(), store=SqliteStore, parallelism=2)
         return counting.run(checkpoint=tmp_path / "checkpoint", local_dir=tmp_path / "local", rows_per_batch=2)
 
     assert sorted(run(rows)) == sorted((number % 3, number // 3 + 1) for number in range(9))

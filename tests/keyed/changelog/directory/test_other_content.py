@@ -10,20 +10,13 @@ from keyed import DirectoryChangelog
 from keyed.changelog.model import LogHeader
 from keyed.errors import ChangelogError
 from tests.keyed.changelog.directory.support import OsCalls
-
-
-class Counts(keyed.KeyedProcessFunction):
-    count = keyed.ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.count.update(self.count.value() + 1)
-        yield value["key"], self.count.value()
+from tests.support.jobs import Tally
 
 
 def counts(changelog=None):
     rows = [{"key": "a"}, {"key": "b"}, {"key": "a"}]
     output = "key string, n bigint"
-    return keyed.stream(rows).key_by("key").process(Counts(), output, name="job", changelog=changelog)
+    return keyed.stream(rows).key_by("key").process(Tally(), output, name="job", changelog=changelog)
 
 
 def content_of(folder):
