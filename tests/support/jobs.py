@@ -42,6 +42,16 @@ class PassTuple(keyed.KeyedProcessFunction):
         yield tuple(value)
 
 
+class Sides(keyed.KeyedCoProcessFunction):
+    """Emits the number of the side and the element."""
+
+    def process_element1(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        yield 1, value
+
+    def process_element2(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        yield 2, value
+
+
 def collect(*outputs: keyed.Output, **options: Any) -> tuple[list[list[Any]], keyed.RunResult]:
     """Run a query; return the values of each output, and the result."""
     sinks = [keyed.collect_sink() for _ in outputs]

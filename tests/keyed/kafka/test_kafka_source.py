@@ -11,25 +11,18 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 import keyed
-from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
+from keyed import DirectoryChangelog, KafkaSource
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.errors import CheckpointError, DefinitionError, SourceError
 from keyed.kafka import kafka_source
 from keyed.kafka.client import Cluster
 from keyed.runtimes.local import local_query
 from tests.keyed.changelog.kafka import topics
+from tests.support.jobs import Number
 from tests.support.waiting import until
 
 
-class Count(KeyedProcessFunction):
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield value.k, value.v, self.n.value()
-
-
-class Remind(Count):
+class Remind(keyed.KeyedProcessFunction):
     """Says that a row came, and again some processing time later."""
 
     def process_element(self, value, ctx):
@@ -45,7 +38,7 @@ def decode(record):
 
 
 def counts(source, function=None, **options):
-    return keyed.stream(source).key_by("k").process(function or Count(), "k string, v bigint, n bigint", **options)
+    return keyed.stream(source).key_by("k").process(function or Number(), "k string, v bigint, n bigint", **options)
 
 
 @pytest.fixture
@@ -210,7 +203,7 @@ def timed(kafka, topic, **options):
 
     watermark = keyed.bounded_out_of_orderness(0).with_partitions("p").with_idleness(50)
     stream = keyed.stream(source(kafka, topic, decode=read, **options), timestamp="v", watermark=watermark)
-    return stream.key_by("k").process(Count(), "k string, v bigint, n bigint")
+    return stream.key_by("k").process(Number(), "k string, v bigint, n bigint")
 
 
 def test_a_backlog_is_read_from_all_partitions_alike(kafka, topic):
@@ -223,7 +216,7 @@ def test_a_backlog_is_read_from_all_partitions_alike(kafka, topic):
     )
     assert seen[-2] >= 4_990
     # None was read so far ahead that the other one was taken for idle, or had not been heard of.
-    assert run.metrics["Count"]["rows_late"] == 0
+    assert run.metrics["Number"]["rows_late"] == 0
     assert len(run.values) == 10_000
 
 

@@ -13,18 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import KeyedProcessFunction, ValueState
 from keyed.job.results import Restored
-
-
-class CountWords(KeyedProcessFunction):
-    """Counts the words of a key."""
-
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield value.k, self.n.value()
+from tests.support.jobs import Tally
+from tests.support.tables import poll_tables
 
 
 @attrs.define
@@ -49,7 +40,7 @@ class Lives:
 
     def output(self, stream: Any, parallelism: int, point: Any = None) -> Any:
         return stream.key_by("k").process(
-            CountWords(),
+            Tally(),
             "k string, n bigint",
             name="count",
             changelog=self.log(self.number),
@@ -69,8 +60,7 @@ class Lives:
     def check(self, since: int = 0) -> None:
         """Check that every id means the same batch in tables, changes and restore points."""
         log = self.log(self.number)
-        with keyed.tables.open_tables(log, self.folder / f"tables-{self.number}") as tables:
-            tables.poll()
+        with poll_tables(log, self.folder / f"tables-{self.number}") as tables:
             batches = [batch for batch in self.after if batch >= since]
             assert (tables.batch, len(batches)) == (max(batches), max(batches) - since + 1)
             for batch in batches:

@@ -20,9 +20,12 @@ from keyed.errors import DefinitionError, KeyTypeError
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, strategies
 from keyed.testing.scripts import Rows
-from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, files, limits_of, parquet_rows, write_file
+from tests.keyed.runtimes.conftest import long_on_spark
+from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, limits_of, parquet_rows, write_file
+from tests.keyed.runtimes.test_two_inputs import in_order, tuples
+from tests.support.jobs import Pass, collect, watermarks_of
 from tests.support.spark_programs import Program
-from tests.support.tables import client_of
+from tests.support.tables import client_of, poll_tables
 
 BAD, BAD_RULES = OutputTag("bad"), OutputTag("bad_rules")
 
@@ -61,18 +64,13 @@ def test_every_key_group_has_the_rules_of_a_batch_before_its_rows(make, parallel
         assert result.metrics["Limits"]["rows_in"] == 140
 
 
-class HandOn(keyed.KeyedProcessFunction):
-    def process_element(self, value, ctx):
-        yield {"k": value.k, "t": value.t, "v": value.v}
-
-
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_both_sides_may_be_outputs_of_operators(parallelism):
     rows, rules = rows_of(7, 30), [rule for rule in rules_of(8, 10) if rule["v"] != 1000]
     first, second = (
         keyed.stream(each, timestamp="t")
         .key_by("k")
-        .process(HandOn(), "k string, t bigint, v bigint", name=name, parallelism=2)
+        .process(Pass(), "k string, t bigint, v bigint", name=name, parallelism=2)
         for name, each in (("rows", rows), ("rules", rules))
     )
     out = first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), parallelism=parallelism)
@@ -129,8 +127,7 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
     assert main(["inspect", str(tmp_path / "ck"), "--json"]) == 0
     inspected = json.loads(capsys.readouterr().out)["states"]["rules"]
     assert (inspected["kind"], inspected["entries"]) == ("broadcast", len(known))
-    with keyed.tables.open_tables(changelog, tmp_path / "open", types={"rules": RULES}) as tables:
-        tables.poll()
+    with poll_tables(changelog, tmp_path / "open", types={"rules": RULES}) as tables:
         table = tables["rules"]
         assert {entry.entry: entry.value for entry in table.scan()} == known
         name = next(iter(known))
@@ -146,28 +143,18 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
             {"entry": name, "value": known[name]} for name in sorted(known)
         ]
 
-    for parallelism in (3, 2, 6, 1):
-        again = DirectoryChangelog(tmp_path / f"log{parallelism}")
-        point = keyed.RestorePoint(changelog, standby=tmp_path / "open" if parallelism % 2 else None)
-        job = limits(rows, rules, parallelism=parallelism, restore_from=point, changelog=again)
-        result = job.run(checkpoint=tmp_path / f"ck{parallelism}")
-        assert sorted(result.values) == limits_of([(rules[40:], rows[60:])], dict(known), dict(seen))
-        verified = verify(tmp_path / f"ck{parallelism}", again)
-        assert [found.problem for found in verified] == [""] * parallelism
+    # Restored from the open tables.
+    again = DirectoryChangelog(tmp_path / "again")
+    point = keyed.RestorePoint(changelog, standby=tmp_path / "open")
+    result = limits(rows, rules, parallelism=3, restore_from=point, changelog=again).run(checkpoint=tmp_path / "ck2")
+    assert sorted(result.values) == limits_of([(rules[40:], rows[60:])], dict(known), dict(seen))
+    assert [found.problem for found in verify(tmp_path / "ck2", again)] == [""] * 3
 
 
 def test_the_watermark_is_the_least_of_both_sides_where_rules_have_times():
     rows, rules = rows_of(1, 20), rules_of(2, 4)
-    seen: list[int] = []
-
-    def watch(progress):
-        seen.append(progress.watermark)
-
-    limits(rows, rules).run(rows_per_batch=10, on_progress=watch)
-    assert seen == [2, 2, keyed.MAX_TIMESTAMP]
-    seen.clear()
-    limits(rows, rules, timed=False).run(rows_per_batch=10, on_progress=watch)
-    assert seen == [8, 18, keyed.MAX_TIMESTAMP]
+    assert watermarks_of(limits(rows, rules), rows_per_batch=10) == [2, 2, keyed.MAX_TIMESTAMP]
+    assert watermarks_of(limits(rows, rules, timed=False), rows_per_batch=10) == [8, 18, keyed.MAX_TIMESTAMP]
 
 
 def test_each_source_has_its_own_bad_rows_and_late_ones_are_counted_once():
@@ -176,12 +163,9 @@ def test_each_source_has_its_own_bad_rows_and_late_ones_are_counted_once():
     first = keyed.stream(rows, timestamp="t", on_bad_row=BAD)
     second = keyed.stream(rules, timestamp="t", on_bad_row=BAD_RULES)
     out = first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), parallelism=3)
-    main_sink, bad, bad_rules = (keyed.collect_sink() for _ in range(3))
-    result = keyed.run(
-        out.to(main_sink), out.side_output(BAD).to(bad), out.side_output(BAD_RULES).to(bad_rules), rows_per_batch=1
-    )
-    assert [row.v for row in bad.values] == [1]
-    assert [row.k for row in bad_rules.values] == ["s"]
+    (_, bad, bad_rules), result = collect(out, out.side_output(BAD), out.side_output(BAD_RULES), rows_per_batch=1)
+    assert [row.v for row in bad] == [1]
+    assert [row.k for row in bad_rules] == ["s"]
     metrics = result.metrics["Limits"]
     assert (metrics["rows_in"], metrics["rows_bad"], metrics["rows_late"]) == (4, 2, 2)
 
@@ -247,14 +231,6 @@ def test_a_declared_migration_goes_over_broadcast_state(tmp_path, parallelism):
 OUTPUT = "k string, n bigint, reached bigint"
 
 
-def tuples(rows):
-    return [tuple(row.values()) for row in rows]
-
-
-def in_order(values):
-    return sorted(map(tuple, values))
-
-
 def limits_on_spark(rows, rules, *, on_bad_row=None, **options):
     first, second = keyed.stream(rows, timestamp="t"), keyed.stream(rules, timestamp="t", on_bad_row=on_bad_row)
     return first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), OUTPUT, name="limits", **options)
@@ -267,43 +243,37 @@ def test_batch_dataframes_give_what_a_plain_model_gives(spark):
         spark.createDataFrame([*tuples(rules), ("bad", None, 3)], SCHEMA).repartition(1),
     )
     out = limits_on_spark(*frames, on_bad_row=BAD_RULES, parallelism=3)
-    main, bad = keyed.collect_sink(), keyed.collect_sink()
-    result = keyed.run(out.to(main), out.side_output(BAD_RULES).to(bad))
-    assert in_order(main.values) == limits_of([(rules, rows)])
-    assert [row.k for row in bad.values] == ["bad"]
+    (main, bad), result = collect(out, out.side_output(BAD_RULES))
+    assert in_order(main) == limits_of([(rules, rows)])
+    assert [row.k for row in bad] == ["bad"]
     assert (result.metrics["limits"]["rows_in"], result.metrics["limits"]["rows_bad"]) == (100, 1)
     plan = out.df._jdf.queryExecution().executedPlan().toString()
     assert plan.count("Exchange hashpartitioning") == 1
 
 
-@pytest.mark.long
-def test_a_query_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
+@long_on_spark
+def test_a_query_goes_on_and_is_restored_with_another_parallelism(runtime, tmp_path):
     rows, rules = rows_of(3, 90), [rule for rule in rules_of(4, 60) if rule["v"] != 1000]
-    sources = files(spark, tmp_path / "in"), files(spark, tmp_path / "rules")
+    runtime.size = 30
     changelog = DirectoryChangelog(tmp_path / "log")
     batches = [(rules[20 * i : 20 * i + 20], rows[30 * i : 30 * i + 30]) for i in range(3)]
     values, watermarks = [], []
 
-    def add(number):
-        write_file(tmp_path / "rules", number, tuples(batches[number][0]))
-        write_file(tmp_path / "in", number, tuples(batches[number][1]))
-
-    def run(job, checkpoint, **options):
-        values.extend(
-            job.run(checkpoint=checkpoint, on_progress=lambda each: watermarks.append(each.watermark), **options).values
-        )
+    def run(number, checkpoint, *, drain=False, **options):
+        for name, part in zip(("rules", "in"), batches[number], strict=True):
+            runtime.add(tmp_path / name, tuples(part))
+        first, second = (runtime.source(tmp_path / name) for name in ("in", "rules"))
+        job = first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), OUTPUT, name="limits", **options)
+        options = {"checkpoint": tmp_path / checkpoint, "drain": drain, **runtime.batches}
+        values.extend(job.run(on_progress=lambda each: watermarks.append(each.watermark), **options).values)
 
     for number in (0, 1):
-        add(number)
-        run(limits_on_spark(*sources, parallelism=2, changelog=changelog), tmp_path / "ck")
+        run(number, "ck", parallelism=2, changelog=changelog)
     assert watermarks[-1] == batches[1][0][-1]["t"] - 1
-    keyed.recovery.flush(tmp_path / "ck", {"limits": changelog}, session=spark)
-    assert [found.problem for found in verify(changelog)] == ["", ""]
-    found = keyed.recovery.verify(tmp_path / "ck", changelog, session=spark)
-    assert [each.problem for each in found] == ["", ""]
-    add(2)
-    again = limits_on_spark(*sources, parallelism=3, restore_from=changelog)
-    run(again, tmp_path / "ck2", drain=True)
+    keyed.recovery.flush(tmp_path / "ck", {"limits": changelog}, session=runtime.session)
+    for place in ([changelog], [tmp_path / "ck", changelog]):
+        assert [group.problem for group in verify(*place, session=runtime.session)] == ["", ""]
+    run(2, "ck2", parallelism=3, restore_from=changelog, drain=True)
     assert in_order(values) == limits_of(batches)
 
 

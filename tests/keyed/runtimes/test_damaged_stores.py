@@ -29,6 +29,14 @@ DAMAGES = int(os.environ.get("KEYED_DAMAGES", "20"))
 ROWS, STOPS = 500, (150, 350)
 
 
+def mark_as_written(file):
+    """Leave the mark of a store as a crash in a batch does."""
+    mark = StoreMark(file.parent, file.name)
+    mark.written()
+    mark._write(1)
+    mark.close()
+
+
 class Stopped(Exception):
     pass
 
@@ -133,10 +141,7 @@ def test_no_damage_of_a_store_changes_what_a_job_writes(tmp_path, store, damages
         among = is_leaf_of_entries if hidden else bool
         damage(file, kind, random, old.read_bytes() if old.exists() else b"", among=among)
         if hidden:
-            mark = StoreMark(file.parent, file.name)
-            mark.written()
-            mark._write(1)
-            mark.close()
+            mark_as_written(file)
         deaths = 0
         while code := in_a_child(folder, ROWS, store):
             deaths += 1
@@ -186,10 +191,7 @@ def test_no_damage_between_runs_changes_what_a_query_writes(spark, tmp_path):
         older = content
         if hidden:
             # As a disk does it, and while a worker ended.
-            mark = StoreMark(file.parent, file.name)
-            mark.written()
-            mark._write(1)
-            mark.close()
+            mark_as_written(file)
         run(number)
         rows = pyarrow.dataset.dataset(tmp_path / "out").to_table().to_pylist()
         assert sorted((row["k"], row["n"], row["total"]) for row in rows) == sorted(expected), kind

@@ -23,6 +23,7 @@ from keyed.base.schemas import schema_of
 from keyed.rows import row
 from tests.keyed.arrow.test_write import LEAVES
 from tests.keyed.arrow.test_write import TYPES as PLAIN
+from tests.support.jobs import Tally
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -139,19 +140,11 @@ def test_bare_values_and_objects() -> None:
 def test_a_number_is_the_same_key_in_the_next_stage() -> None:
     source = [{"i": number} for number in range(3)]
     rows = keyed.stream(source).key_by("i").process(Emit([(1,), (1.0,), (-0.0,)]), "x double")
-    assert sorted(rows.key_by("x").process(Count(), "x double, n bigint").run().values) == [
+    assert sorted(rows.key_by("x").process(Tally(), "x double, n bigint").run().values) == [
         (0.0, 1),
         (1.0, 1),
         (1.0, 2),
     ]
-
-
-class Count(keyed.KeyedProcessFunction):
-    n = keyed.ValueState(int, default=0)
-
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[tuple[Any, int]]:
-        self.n.update(self.n.value() + 1)
-        yield ctx.get_current_key(), self.n.value()
 
 
 @pytest.mark.slow

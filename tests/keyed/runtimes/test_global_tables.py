@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,17 @@ from keyed.errors import DefinitionError, RowError, SourceError, StateDefinition
 from keyed.job.global_tables import TableReader
 from keyed.runtimes.spark.query import table_files
 from keyed.runtimes.spark.session.spark_session import settings
-from tests.keyed.runtimes.spark.functions import COUNTRIES, RATES, Convert, Limits, files, parquet_rows, write_file
+from tests.keyed.runtimes.conftest import long_on_spark
+from tests.keyed.runtimes.spark.functions import (
+    COUNTRIES,
+    RATES,
+    SCHEMA,
+    Convert,
+    Limits,
+    files,
+    parquet_rows,
+    write_file,
+)
 from tests.support.spark_programs import Program
 from tests.support.waiting import logged, until
 
@@ -66,42 +75,6 @@ def test_a_changed_table_takes_the_place_of_the_old_one_at_once():
     assert {str(value[2]) for value in found.values} == {str(aruba)}
     # Three versions of the one table, one of the other.
     assert found.metrics["convert"]["rows_in"] == 8 + 4
-
-
-def test_it_is_kept_over_restarts_and_restores(tmp_path):
-    changelog = DirectoryChangelog(tmp_path / "log")
-    table = [rates(EUR=1, USD=2)]
-
-    def run(count, checkpoint, **options):
-        job = converted(PAYMENTS[:count], table_of(lambda: table[0]), **options)
-        return job.run(checkpoint=tmp_path / checkpoint)
-
-    first = run(2, "ck", parallelism=2, changelog=changelog)
-    assert [value[1] for value in first.values] == [1.0, 2.0]
-    again = run(4, "ck", parallelism=2, changelog=changelog)
-    # What it has is not read into the state again.
-    assert again.metrics["convert"]["rows_in"] == 2 + 1 + 2
-    restored = run(5, "ck2", parallelism=3, restore_from=changelog)
-    assert [value[1] for value in restored.values] == [1.0]
-    assert restored.metrics["convert"]["rows_in"] == 6
-    table[0] = rates(EUR=7)
-    changed = run(6, "ck2", parallelism=3)
-    assert [value[1] for value in changed.values] == [None]
-
-
-def test_a_table_that_cannot_be_read_again_stays(caplog):
-    calls = []
-
-    def load():
-        calls.append(1)
-        if len(calls) > 1:
-            raise OSError("the server is gone")
-        return rates(EUR=1)
-
-    with caplog.at_level(logging.WARNING):
-        found = converted([{"user": "a", "currency": "EUR"}] * 3, table_of(load)).run(rows_per_batch=1)
-    assert [value[1] for value in found.values] == [1.0] * 3
-    assert "global table 'rates' cannot be read: the server is gone; the last version is kept" in caplog.text
 
 
 def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
@@ -173,8 +146,33 @@ def test_what_does_not_fit_is_refused():
 
 
 COLUMNS = "user string, rate double, country string"
-#: `write_file` writes (k, t, v).
-SCHEMA = "k string, t bigint, v bigint"
+PAYMENT = "user string, currency string"
+
+
+@long_on_spark
+def test_it_is_kept_over_restarts_and_restores(runtime, tmp_path):
+    runtime.size = 2
+    changelog = DirectoryChangelog(tmp_path / "log")
+    table = [rates(EUR=1, USD=2)]
+
+    def run(checkpoint, **options):
+        runtime.add(tmp_path / "in", [("a", "EUR"), ("b", "USD")], PAYMENT)
+        stream = runtime.source(tmp_path / "in", None, PAYMENT).key_by("user").connect(table_of(lambda: table[0]))
+        job = stream.process(Convert(), COLUMNS, name="convert", **options)
+        result = job.run(checkpoint=tmp_path / checkpoint, **runtime.batches)
+        return [rate for _, rate, _ in sorted(result.values)], result.metrics["convert"]["rows_in"]
+
+    assert run("ck", parallelism=2, changelog=changelog) == ([1.0, 2.0], 2 + 1)
+    # What it has is not read into the state again.
+    assert run("ck", parallelism=2, changelog=changelog) == ([1.0, 2.0], 2 + 1 + 2)
+    assert run("ck2", parallelism=3, restore_from=changelog) == ([1.0, 2.0], 7)
+    table[0] = rates(EUR=7)
+    assert run("ck2", parallelism=3) == ([7.0, None], 7 + 1 + 2)
+
+
+def test_a_frame_with_a_table_is_no_dataframe(spark, tmp_path):
+    with pytest.raises(DefinitionError, match="keeps the versions of a table in its checkpoint"):
+        _ = converted_on_spark(files(spark, tmp_path / "in"), rates(EUR=1)).df
 
 
 def converted_on_spark(frame, source, **options):
@@ -192,31 +190,6 @@ def test_a_dataframe_beside_a_batch(spark):
     table = spark.createDataFrame(rates(EUR=1, USD=2).to_pandas())
     found = converted_on_spark(payments, table).run()
     assert sorted(((row.user, row.rate) for row in found.values), key=str) == [("1", 1.0), ("2", 2.0), ("3", None)]
-
-
-@pytest.mark.long
-def test_a_stream_keeps_versions_in_its_checkpoint(spark, tmp_path):
-    table = [rates(EUR=1, USD=2)]
-    changelog = DirectoryChangelog(tmp_path / "log")
-    payments = files(spark, tmp_path / "in")
-
-    def run(number, checkpoint, **options):
-        write_file(tmp_path / "in", number, [("EUR", number, 1), ("USD", number, 2)])
-        return converted_on_spark(payments, lambda: table[0], **options).run(checkpoint=tmp_path / checkpoint)
-
-    assert in_order(run(0, "ck", changelog=changelog).values) == [("1", 1.0), ("2", 2.0)]
-    # It has not changed, so there is no new version.
-    assert in_order(run(1, "ck", changelog=changelog).values) == [("1", 1.0), ("2", 2.0)]
-    assert len(list((tmp_path / "ck" / "keyed-global" / "rates").glob("*.parquet"))) == 1
-    table[0] = rates(EUR=5, USD=6)
-    assert in_order(run(2, "ck", changelog=changelog).values) == [("1", 5.0), ("2", 6.0)]
-    table[0] = rates(EUR=7, USD=8)
-    restored = run(3, "ck2", restore_from=changelog, parallelism=3)
-    assert restored.restored is not None
-    assert restored.restored.with_position
-    assert in_order(restored.values) == [("1", 7.0), ("2", 8.0)]
-    with pytest.raises(DefinitionError, match="keeps the versions of a table in its checkpoint"):
-        _ = converted_on_spark(payments, table[0]).df
 
 
 @pytest.mark.long

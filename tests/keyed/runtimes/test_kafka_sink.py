@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,9 +20,8 @@ from keyed.topics import KafkaSink
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.runtimes.conftest import long_on_spark
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.support.spark_programs import Program
 from tests.support.waiting import until
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -134,16 +131,8 @@ def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have
 def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, kills):
     write_files(tmp_path)
     for place, batch in kills:
-        command = ["-m", "tests.keyed.runtimes.spark.topic_program", tmp_path, kafka, topic, place, batch]
-        done = subprocess.run(
-            [sys.executable, *map(str, command)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            start_new_session=True,
-        )
-        assert done.returncode == (0 if place == "none" else -9), done.stdout + done.stderr
+        status, said = Program("topic_program", tmp_path, kafka, topic, place, batch).end()
+        assert status == (0 if place == "none" else -9), said
     assert written(kafka, topic) == once(4)
 
 

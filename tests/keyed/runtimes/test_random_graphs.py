@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import keyed
 from keyed import DirectoryChangelog
 from tests.keyed.runtimes.spark.functions import files, write_table
 from tests.keyed.runtimes.spark.random_graph import ROW, Graph, Operator, build, expected, graphs, streams
+from tests.support.jobs import collect
 
 
 def run(graph, sources, log=lambda name: {}, parallelism=1, *, reverse=False, **options):
     """Run a graph, and return what each output has, and the result."""
-    outputs = build(graph, streams(sources), log, parallelism=parallelism)
-    sinks = {name: keyed.collect_sink() for name in outputs}
-    bound = [output.to(sinks[name]) for name, output in outputs.items()]
-    result = keyed.run(*(bound[::-1] if reverse else bound), **options)
-    return {name: Counter(map(tuple, sink.values)) for name, sink in sinks.items()}, result
+    outputs = [*build(graph, streams(sources), log, parallelism=parallelism).items()]
+    names, bound = zip(*(outputs[::-1] if reverse else outputs), strict=True)
+    values, result = collect(*bound, **options)
+    return {name: Counter(map(tuple, rows)) for name, rows in zip(names, values, strict=True)}, result
 
 
 def logs(folder, run, before=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +11,10 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError
 from keyed.job.graph import Kept
+from tests.support.jobs import Tally
 
 ROWS = [{"k": f"k{n % 3}", "n": n, "at": 1_000 * n} for n in range(10)]
 COLUMNS = "k string, n bigint, at bigint"
-
-
-class Count(keyed.KeyedProcessFunction):
-    """Emits the number of rows of the key so far."""
-
-    seen = keyed.ValueState(int, default=0)
-
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[tuple[Any, ...]]:
-        self.seen.update(self.seen.value() + 1)
-        yield ctx.get_current_key(), self.seen.value()
 
 
 def large(table: pa.Table) -> pa.Table:
@@ -54,7 +44,7 @@ def test_rows_are_written_as_they_come(as_table: bool, tmp_path: Any) -> None:
         stream.map_batches(large).to(sinks[0], name="large"),
         stream.map_batches(without_nines, output=COLUMNS).to(sinks[1], name="fine"),
         united.union(stream.map_batches(large)).to(sinks[2], name="both"),
-        stream.key_by("k").process(Count(), "k string, n bigint").to(sinks[3]),
+        stream.key_by("k").process(Tally(), "k string, n bigint").to(sinks[3]),
         rows_per_batch=4,
     )
     assert numbers(sinks[0]) == [7, 8, 9]
@@ -79,7 +69,7 @@ def test_on_spark_it_is_a_plain_write(spark: Any, tmp_path: Any, capsys: Any) ->
     frame = spark.createDataFrame([tuple(row.values()) for row in ROWS], COLUMNS)
     stream = keyed.stream(frame, timestamp="at")
     sinks = [keyed.collect_sink() for _ in range(3)]
-    counted = stream.key_by("k").process(Count(), "k string, n bigint", parallelism=2)
+    counted = stream.key_by("k").process(Tally(), "k string, n bigint", parallelism=2)
     result = keyed.run(
         stream.map_batches(large).to(sinks[0], name="large"),
         keyed.Stream(counted.filter(lambda row: row.n > 3).inputs).to(sinks[1], name="many"),

@@ -24,7 +24,7 @@ from keyed.rows import row_class
 from keyed.runtimes.spark.query import stream_job
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session import spark_session
-from tests.keyed.runtimes.spark.functions import BIG, count, files_source, parquet_rows, write_file
+from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
 
 EVEN = OutputTag("even", "k string, n bigint")
 
@@ -77,15 +77,6 @@ def test_two_outputs_into_one_sink_are_refused_by_whatever_names(tmp_path, monke
     both = keyed.collect_sink(), keyed.collect_sink()
     keyed.run(output.to(both[0]), side.to(both[1]))
     assert (len(both[0].values), len(both[1].values)) == (4, 2)
-
-
-def test_two_outputs_into_one_sink_are_refused_on_spark(spark, tmp_path):
-    write_file(tmp_path / "in", 0, [("a", 1, 99)])
-    output = count(files_source(spark, tmp_path / "in"))
-    with pytest.raises(DefinitionError, match="two outputs go to the folder"):
-        keyed.start(
-            output.to(tmp_path / "out"), output.side_output(BIG).to(tmp_path / "." / "out"), checkpoint=tmp_path / "ck"
-        )
 
 
 # One folder, one query ------------------------------------------------------------------------------------------------
@@ -182,13 +173,9 @@ def test_a_damaged_mark_is_named(tmp_path):
         counts(elements(2)).run(keyed.parquet_sink(tmp_path / "out", mode="overwrite"))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("jvm")])],
-)
-def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
+def test_folders_are_claimed_alike_wherever_they_are(tmp_path, runtime):
     out = tmp_path / "out"
-    folder = LocalFolder(str(out)) if kind == "local" else SparkFolder(request.getfixturevalue("spark"), out.as_uri())
+    folder = LocalFolder(str(out)) if runtime.session is None else SparkFolder(runtime.session, out.as_uri())
     assert folder.read_mark() is None
     assert folder.parquet_files() == []
     claim_folder(folder, Owner(["a"]))
@@ -295,8 +282,8 @@ class Letters(SinkBatch):
         return pa.table({"k": ["x"] * self.number, "n": range(self.number)}) if self.number else None
 
 
-@pytest.fixture(params=["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
-def write_batches(request, tmp_path):
+@pytest.fixture
+def write_batches(runtime, tmp_path):
     """A function that writes batches, by their ids and numbers of rows, in a run of the query ``a``."""
     sink, route = ParquetSink(str(tmp_path)), Whole()
 
@@ -309,13 +296,10 @@ def write_batches(request, tmp_path):
     def write_on_spark(*batches):
         writer = Writer([route], [sink], mounted=True, queries=["a"])  # type: ignore[list-item]
         for batch_id, number in batches:
-            frame = spark.createDataFrame([("x", n) for n in range(number)], "k string, n bigint")
+            frame = runtime.session.createDataFrame([("x", n) for n in range(number)], "k string, n bigint")
             writer.write(frame, batch_id)
 
-    if request.param == "local":
-        return write_locally
-    spark = request.getfixturevalue("spark")
-    return write_on_spark
+    return write_locally if runtime.session is None else write_on_spark
 
 
 def test_a_run_lists_its_folder_once_however_many_batches_it_writes(write_batches, tmp_path, monkeypatch):
@@ -352,12 +336,12 @@ def test_a_batch_that_comes_again_replaces_files_of_this_run_and_of_one_that_was
 # Other columns --------------------------------------------------------------------------------------------------------
 
 
-def emitting(source, output):
-    """A job that emits what its rows hold."""
+def emitting(source, output=None):
+    """A job that emits its rows without the key."""
 
     class Emit(KeyedProcessFunction):
         def process_element(self, value, ctx):
-            yield tuple(value)[1:]
+            yield row_class(value._fields[1:])(tuple(value)[1:])
 
     return keyed.stream(source).key_by("k").process(Emit(), output)
 
@@ -376,25 +360,15 @@ def test_an_output_with_other_columns_than_the_files_there_is_refused_and_nothin
     tmp_path, output, rows, message, declared
 ):
     out, checkpoint = tmp_path / "out", tmp_path / "ck"
-    made = emitting if declared else rows_themselves
-    made(BEFORE, "word string, n bigint").run(out, checkpoint=checkpoint, drain=False)
+    emitting(BEFORE, "word string, n bigint" if declared else None).run(out, checkpoint=checkpoint, drain=False)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
+    job = emitting(BEFORE + rows, output if declared else None)
     with pytest.raises(SinkError, match=message):
-        made(BEFORE + rows, output).run(out, checkpoint=checkpoint, drain=False)
+        job.run(out, checkpoint=checkpoint, drain=False)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    result = made(BEFORE + rows, output).run(tmp_path / "new", checkpoint=checkpoint, drain=False)
+    result = job.run(tmp_path / "new", checkpoint=checkpoint, drain=False)
     assert result.batches == 1
     assert len(pq.read_table(tmp_path / "new")) == 1
-
-
-def rows_themselves(source, output):
-    """The same without declared columns."""
-
-    class Emit(KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield row_class(value._fields[1:])(tuple(value)[1:])
-
-    return keyed.stream(source).key_by("k").process(Emit())
 
 
 def test_columns_may_be_added(tmp_path):

@@ -24,6 +24,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+from tests.support.jobs import collect
 from tests.support.steps import steps
 
 LINES = [
@@ -143,21 +144,19 @@ def test_one_source_feeds_readers_with_other_transformations() -> None:
         return value
 
     stream = keyed.stream(iter([{"k": 1, "list": ["a"]}]))
-    one, two = keyed.collect_sink(), keyed.collect_sink()
     first = stream.map(change).key_by("k").process(Keep(), name="first")
     second = stream.filter(lambda value: value.k == 1).key_by("k").process(Keep(), name="second")
-    keyed.run(first.to(one), second.to(two))
-    assert [one.values, two.values] == [[("a", "mapped", "changed")], [("a", "changed")]]
+    assert collect(first, second)[0] == [[("a", "mapped", "changed")], [("a", "changed")]]
 
 
 def test_united_and_connected_streams() -> None:
     long = keyed.stream([{"word": "aa", "length": 2}]).map(lambda row: (row.word, row.length), output=WORDS)
     both = long.union(keyed.stream(LINES).flat_map(words)).filter(lambda row: row.word != "to")
-    rows = both.key_by("word").process(Count(), output="word string").run().values
+    rows = both.key_by("word").process(Keys(), output="word string").run().values
     assert sorted(row.word for row in rows) == ["aa", "be", "be", "be", "not", "or"]
 
 
-class Count(keyed.KeyedProcessFunction):
+class Keys(keyed.KeyedProcessFunction):
     def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
         yield (ctx.get_current_key(),)
 
@@ -167,7 +166,7 @@ def test_a_checkpoint_resumes_after_the_rows_of_the_source(tmp_path: Any) -> Non
         stream = keyed.stream(LINES[:count]).flat_map(words)
         return [
             row.word
-            for row in stream.key_by("word").process(Count(), output="word string").run(checkpoint=tmp_path).values
+            for row in stream.key_by("word").process(Keys(), output="word string").run(checkpoint=tmp_path).values
         ]
 
     assert run(1) == ["to", "be", "or"]
@@ -224,7 +223,7 @@ CASES = {
 def test_results_that_are_no_rows(case: Case) -> None:
     stream = case.build(keyed.stream(LINES, timestamp="time"))
     with pytest.raises(case.error, match=re.escape(case.message)) as caught:
-        stream.key_by(case.key).process(Count(), name="reader").run()
+        stream.key_by(case.key).process(Keys(), name="reader").run()
     assert "operator 'reader'" in str(caught.value)
 
 
@@ -254,16 +253,15 @@ def test_bad_rows() -> None:
     rows = [*LINES[:2], {"text": "x", "time": None}, {"text": None, "time": 4}]
     stream = keyed.stream(rows, timestamp="time", on_bad_row=tag)
     # A function gets no rows whose timestamps are bad, and a row that a filter leaves may have a bad key.
-    output = stream.filter(lambda row: row.time > 0).key_by("text").process(Count(), output="text string")
-    bad = keyed.collect_sink()
-    result = keyed.run(output.to(keyed.collect_sink()), output.side_output(tag).to(bad))
-    assert [(row.text, row.time) for row in bad.values] == [("x", None), (None, 4)]
-    assert result.metrics["Count"]["rows_bad"] == 2
+    output = stream.filter(lambda row: row.time > 0).key_by("text").process(Keys(), output="text string")
+    (_, bad), result = collect(output, output.side_output(tag))
+    assert [(row.text, row.time) for row in bad] == [("x", None), (None, 4)]
+    assert result.metrics["Keys"]["rows_bad"] == 2
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    output = keyed.stream(LINES, timestamp="time").flat_map(words).filter(is_long).key_by("word").process(Count())
-    output.filter(is_long).key_by("word").process(Count(), name="again").explain()
+    output = keyed.stream(LINES, timestamp="time").flat_map(words).filter(is_long).key_by("word").process(Keys())
+    output.filter(is_long).key_by("word").process(Keys(), name="again").explain()
     text = capsys.readouterr().out
     assert "reads: source 1 → flat_map(words) → filter(is_long) by 'word'" in text
     assert "again: shuffled, because filter(is_long) is before its key" in text
@@ -328,29 +326,27 @@ def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
         counted = first.key_by("word").process(Seen(), output=SEEN)
         again = counted.filter(lambda row: row.n < 3).key_by("n")
         second = again.process(Seen(), "n bigint, at bigint, seen bigint, watermark bigint", name="second")
-        sinks = [keyed.collect_sink() for _ in range(4)]
-        outputs = [counted.map(lambda row: (row.n,), output="n int"), second, short, counted.side_output(tag)]
-        keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)))
-        return [sorted(tuple(row)[:3] for row in sink.values) for sink in sinks]
+        numbers = counted.map(lambda row: (row.n,), output="n int")
+        values, _ = collect(numbers, second, short, counted.side_output(tag))
+        return [sorted(tuple(row)[:3] for row in rows) for rows in values]
 
     assert run(frame.repartition(2)) == run(rows)
-    untyped = keyed.stream(frame).map(lambda row: row).key_by("text").process(Count(), output="text string")
+    untyped = keyed.stream(frame).map(lambda row: row).key_by("text").process(Keys(), output="text string")
     with pytest.raises(OutputDefinitionError, match="its result has no type, which Spark needs"):
         untyped.run()
-    failing = keyed.stream(frame).map(_raises, "text string").key_by("text").process(Count(), output="text string")
-    with pytest.raises(UserFunctionError, match=r"operator 'Count', map\(_raises\) of Row"):
+    failing = keyed.stream(frame).map(_raises, "text string").key_by("text").process(Keys(), output="text string")
+    with pytest.raises(UserFunctionError, match=r"operator 'Keys', map\(_raises\) of Row"):
         failing.run()
     for source in (frame, pa.Table.from_pylist(LINES)):
         naive = keyed.stream(source).map_batches(_naive, "at timestamp_ntz").key_by("at")
         with pytest.raises(EncodingError, match=r"(cannot be a key.*time zone|without a time zone.*cannot be keys)"):
-            naive.process(Count(), output="text string").run()
+            naive.process(Keys(), output="text string").run()
     folder = tmp_path / "in"
     frame.where("time is not null").coalesce(1).write.parquet(str(folder))
     stream = keyed.stream(spark.readStream.schema(frame.schema).parquet(str(folder)), timestamp="time").flat_map(words)
     output = stream.key_by("word").process(Seen(), output=SEEN)
-    sink = keyed.collect_sink()
-    keyed.run(output.filter(lambda row: row.n > 1).to(sink), checkpoint=tmp_path / "checkpoint")
-    assert sorted(tuple(row)[:3] for row in sink.values) == [("be", 2000, 2), ("be", 3000, 3), ("to", 2000, 2)]
+    rows = output.filter(lambda row: row.n > 1).run(checkpoint=tmp_path / "checkpoint").values
+    assert sorted(tuple(row)[:3] for row in rows) == [("be", 2000, 2), ("be", 3000, 3), ("to", 2000, 2)]
 
 
 class Passed(VectorizedFunction):

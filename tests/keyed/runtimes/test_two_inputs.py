@@ -14,7 +14,7 @@ import keyed
 from keyed import OutputTag, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError, KeyTypeError, StateDefinitionError
-from keyed.testing import KeyedTestHarness, Record
+from keyed.testing import KeyedTestHarness
 from tests.keyed.runtimes.spark.functions import (
     COUNTED,
     EVERY,
@@ -27,7 +27,7 @@ from tests.keyed.runtimes.spark.functions import (
     files,
     write_file,
 )
-from tests.support.jobs import collect, watermarks_of
+from tests.support.jobs import Sides, collect, watermarks_of
 from tests.support.waiting import until
 
 BAD, BAD2 = OutputTag("bad"), OutputTag("bad2")
@@ -199,21 +199,6 @@ def test_a_union_runs_the_rows_of_all_by_time(make, function):
     assert united.values == keyed.stream(make(whole), timestamp="t").key_by("k").process(function).run().values != []
 
 
-class Sides(keyed.KeyedCoProcessFunction):
-    """Tells of each row on which side it came."""
-
-    def process_element1(self, value, ctx):
-        yield value.k, "1"
-
-    def process_element2(self, value, ctx):
-        yield value.k, "2"
-
-
-class Half(keyed.KeyedCoProcessFunction):
-    def process_element1(self, value, ctx):
-        pass
-
-
 def test_what_cannot_be_connected_is_refused_before_the_first_row():
     stream = keyed.stream(rows_of(1, 3), timestamp="t")
     with pytest.raises(DefinitionError, match="Both takes two streams"):
@@ -233,8 +218,6 @@ def test_what_cannot_be_connected_is_refused_before_the_first_row():
     numbers = keyed.stream(pa.table({"k": [1], "t": [1]}), timestamp="t")
     with pytest.raises(DefinitionError, match="different columns"):
         numbers.union(keyed.stream(pa.table({"b": [1], "t": [1]}), timestamp="t"))
-    with pytest.raises(StateDefinitionError, match="does not define process_element2"):
-        stream.connect(stream).key_by("k").process(Half())
     connected = stream.connect(numbers).key_by("k").process(Both())
     with pytest.raises(KeyTypeError, match="keys of types int and str"):
         connected.run()
@@ -249,7 +232,8 @@ def test_two_streams_of_one_iterator_are_refused(make):
             both.run()
     # One stream of it is read once, and its rows come to both sides.
     connected = first.connect(first).key_by("k").process(Sides())
-    assert sorted(connected.run().values) == sorted((row["k"], side) for row in rows_of(1, 3) for side in "12")
+    found = sorted((row.k, side) for side, row in connected.run().values)
+    assert found == sorted((row["k"], side) for row in rows_of(1, 3) for side in (1, 2))
 
 
 def test_a_failure_names_the_side():
@@ -263,24 +247,12 @@ def test_a_failure_names_the_side():
         connected.run()
 
 
-def test_the_harness_takes_elements_and_watermarks_of_either_side():
-    with KeyedTestHarness(Both(), key="k", key2="other", parallelism=2) as harness:
-        harness.process_element1({"k": "a", "v": 1}, 10)
-        harness.process_element2({"other": "a", "v": 1}, 20)
-        assert harness.take_output() == [Record(("a", 1, 0), 10), Record(("a", 1, 1), 20)]
-        harness.advance_watermark1(500)
-        assert harness.current_watermark == keyed.MIN_TIMESTAMP
-        harness.advance_watermark2(120)
-        assert (harness.current_watermark, harness.take_output()) == (120, [Record(("a", 1, 1), 120)])
-        with harness.batch():
-            harness.process_element2({"other": "b", "v": 1}, 130)
-            harness.process_element1({"k": "b", "v": 1}, 125)
-        assert [record.value for record in harness.take_output()] == [("b", 1, 0), ("b", 1, 1)]
-        again = KeyedTestHarness.restore(Both(), harness.snapshot(), key="k", key2="other", parallelism=3)
-        again.process_element2({"other": "a", "v": 1}, 140)
-        assert again.take_output() == [Record(("a", 1, 2), 140)]
-        with pytest.raises(DefinitionError, match="use process_element1 and process_element2"):
-            harness.process({"k": "a"})
+def test_methods_of_the_harness_for_the_other_number_of_inputs_are_refused():
+    with (
+        KeyedTestHarness(Both(), key="k", key2="other") as harness,
+        pytest.raises(DefinitionError, match="use process_element1 and process_element2"),
+    ):
+        harness.process({"k": "a"})
     with KeyedTestHarness(Count(), key="k") as harness, pytest.raises(DefinitionError, match="use process"):
         harness.process_element1({"k": "a"})
 

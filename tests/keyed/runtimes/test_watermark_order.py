@@ -19,6 +19,8 @@ from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import SCHEMA
+from tests.support.jobs import Pass
+from tests.support.tables import poll_tables
 
 DELAY = 10
 
@@ -95,8 +97,8 @@ def streams(draw):
 
 
 def in_key_order(values):
-    """Outputs of different key groups have no order between them."""
-    return sorted(values, key=lambda value: value[1])
+    """Outputs of a key keep their order; those of different key groups have none between them."""
+    return sorted(map(tuple, values), key=lambda value: value[1])
 
 
 @given(streams(), st.integers(1, 26), st.sampled_from([None, "memory", "rocksdb", "lmdb"]), st.integers(1, 2))
@@ -129,12 +131,8 @@ def test_late_rows_run_at_once_and_are_counted():
 def test_rows_of_equal_times_keep_the_order_of_arrival():
     rows = [{"k": "a", "t": 5, "v": n} for n in (3, 1, 2)]
 
-    class Values(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield value["v"]
-
     for size in (1, 2, 3):
-        assert job(rows, Values()).run(rows_per_batch=size).values == [3, 1, 2]
+        assert [row.v for row in job(rows, Pass()).run(rows_per_batch=size).values] == [3, 1, 2]
 
 
 def test_both_sides_of_connected_streams_wait(tmp_path):
@@ -155,17 +153,9 @@ def test_both_sides_of_connected_streams_wait(tmp_path):
 def test_rows_of_another_operator_wait_for_its_watermark():
     ordered, arrived = some_rows(3)
 
-    class Forward(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield value
-
     def two(rows, size):
-        return (
-            job(rows, Forward(), order="event_time")
-            .key_by("k")
-            .process(Everything(), order="watermark")
-            .run(rows_per_batch=size)
-        )
+        first = job(rows, Pass(), order="event_time").key_by("k")
+        return first.process(Everything(), order="watermark").run(rows_per_batch=size)
 
     expected = two(ordered, 100).values
     assert [two(arrived, size).values for size in (1, 7, 100)] == [expected] * 3
@@ -215,8 +205,7 @@ def test_waiting_rows_are_not_a_table_of_their_own(tmp_path):
     log = DirectoryChangelog(tmp_path / "log")
     result = job(some_rows(5)[1], changelog=log).run(checkpoint=tmp_path / "ck", rows_per_batch=4)
     assert result.metrics["held"]["rows_held"]
-    with keyed.tables.open_tables(log, str(tmp_path / "tables")) as tables:
-        tables.poll()
+    with poll_tables(log, str(tmp_path / "tables")) as tables:
         assert sorted(tables) == ["brief", "seen"]
 
 
@@ -233,13 +222,9 @@ def test_a_row_that_cannot_be_stored_is_an_error_that_names_it(tmp_path):
     rows = [Reading("a", 1), Reading("a", 2)]
     stream = keyed.stream(rows, timestamp="t").key_by("k")
 
-    class Values(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield value.t
-
-    assert stream.process(Values(), order="watermark").run().values == [1, 2]
+    assert stream.process(Pass(), order="watermark").run().values == rows
     with pytest.raises(EncodingError, match=r"order='watermark' keeps rows in state.*Reading\(k='a', t=2"):
-        stream.process(Values(), order="watermark").run(checkpoint=tmp_path)
+        stream.process(Pass(), order="watermark").run(checkpoint=tmp_path)
 
 
 class Whole(VectorizedFunction):
@@ -273,11 +258,6 @@ def test_the_delay_may_be_a_timedelta():
 OUTPUT = "kind string, k string, t bigint, w bigint, seen string, brief bigint, late boolean"
 
 
-def in_order(values):
-    """Outputs of a key keep their order; those of different key groups have none between them."""
-    return sorted(map(tuple, values), key=lambda value: value[1])
-
-
 def test_rows_wait_across_restarts_and_a_restore_at_another_parallelism(runtime, tmp_path):
     ordered, arrived = some_rows(7)
     runtime.size = 4
@@ -296,7 +276,7 @@ def test_rows_wait_across_restarts_and_a_restore_at_another_parallelism(runtime,
         run("ck", arrived[start:end], parallelism=2, changelog=log)
     assert not any(each.problem for each in verify(log))
     run("ck2", arrived[40:], parallelism=3, restore_from=log)
-    assert in_order(values) == in_order(job(ordered).run().values)
+    assert in_key_order(values) == in_key_order(job(ordered).run().values)
     assert all(held[:-1])
     assert held[-1] == 0
 
@@ -305,4 +285,4 @@ def test_a_batch_dataframe_runs_by_event_time(spark):
     ordered, arrived = some_rows(8)
     frame = spark.createDataFrame([tuple(row.values()) for row in arrived], SCHEMA)
     found = job(frame, output=OUTPUT, parallelism=2).run().values
-    assert in_order(found) == in_order(job(ordered).run().values)
+    assert in_key_order(found) == in_key_order(job(ordered).run().values)

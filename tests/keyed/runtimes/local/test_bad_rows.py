@@ -7,15 +7,17 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import KeyedProcessFunction, OutputTag, ValueState
+from keyed import OutputTag
 from keyed.errors import EncodingError, NullKeyError, RowError, TimestampError
 from keyed.vectorized import VectorizedFunction
+from tests.support.jobs import Sides, Tally, collect
 
 BAD = OutputTag("bad")
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -24,22 +26,10 @@ FAR = 2**62
 YEAR_10000 = 253402300800000000
 
 
-class Seen(KeyedProcessFunction):
-    """Counts rows per key."""
-
-    seen = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.seen.update(self.seen.value() + 1)
-        yield ctx.get_current_key(), self.seen.value()
-
-
 class Late(VectorizedFunction):
     """Emits the keys of all rows that are not late."""
 
     def process_batch(self, table, ctx):
-        import pyarrow.compute as pc
-
         ctx.emit(table.filter(pc.invert(ctx.late)).select(["k"]))
 
 
@@ -47,13 +37,11 @@ def run(source, key="k", timestamp="t", function=None, **options):
     """The keys that came through, the bad rows, and the count of these."""
     limit = {"max_ahead": options.pop("max_ahead")} if "max_ahead" in options else {}
     stream = keyed.stream(source, timestamp=timestamp, on_bad_row=BAD, **limit)
-    good, bad = keyed.collect_sink(), keyed.collect_sink()
-    function = function or Seen()
     output = "k string" if isinstance(function, VectorizedFunction) else None
-    processed = stream.key_by(key).process(function, output=output)
-    result = keyed.run(processed.to(good), processed.side_output(BAD).to(bad), **options)
-    assert result.metrics[type(function).__name__]["rows_bad"] == len(bad.values)
-    return [row[0] for row in good.values], bad.values
+    processed = stream.key_by(key).process(function or Tally(), output=output, name="op")
+    (good, bad), result = collect(processed, processed.side_output(BAD), **options)
+    assert result.metrics["op"]["rows_bad"] == len(bad)
+    return [row[0] for row in good], bad
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -88,7 +76,7 @@ def test_a_decimal_that_is_no_number_is_a_bad_key(nan):
 )
 def test_without_a_side_output_such_a_key_is_refused(key, error, said):
     with pytest.raises(error, match=said):
-        keyed.stream([1]).key_by(lambda value: key).process(Seen()).run()
+        keyed.stream([1]).key_by(lambda value: key).process(Tally()).run()
 
 
 def test_a_time_without_a_zone_is_a_bad_timestamp():
@@ -96,7 +84,7 @@ def test_a_time_without_a_zone_is_a_bad_timestamp():
     good, bad = run(rows)
     assert (good, [row.k for row in bad]) == (["a"], ["b", "c"])
     with pytest.raises(TimestampError, match="datetime with a time zone"):
-        keyed.stream(rows[1:], timestamp="t").key_by("k").process(Seen()).run()
+        keyed.stream(rows[1:], timestamp="t").key_by("k").process(Tally()).run()
 
 
 def poisoned():
@@ -111,18 +99,18 @@ def poisoned():
     )
 
 
-@pytest.mark.parametrize("function", [Seen(), Late()], ids=["rows", "columns"])
+@pytest.mark.parametrize("function", [Tally(), Late()], ids=["rows", "columns"])
 def test_rows_of_a_table_with_what_python_has_no_value_for_are_bad(function):
     good, bad = run(poisoned(), function=function)
     assert good == ["a", "e"]
     assert [row.k for row in bad] == ["b", "c", "caf\\xe9"]
     assert (bad[0].at, bad[1].day) == (YEAR_10000, 10**7)
     with pytest.raises(RowError, match=r"column 'at' holds text that is no UTF-8, or a time.*on_bad_row"):
-        keyed.stream(poisoned(), timestamp="t").key_by("k").process(Seen()).run()
+        keyed.stream(poisoned(), timestamp="t").key_by("k").process(Tally()).run()
 
 
 @pytest.mark.parametrize("make", [list, pa.Table.from_pylist], ids=["elements", "table"])
-@pytest.mark.parametrize("function", [Seen(), Late()], ids=["rows", "columns"])
+@pytest.mark.parametrize("function", [Tally(), Late()], ids=["rows", "columns"])
 def test_a_timestamp_in_the_far_future_is_bad_and_moves_no_watermark(make, function):
     rows = make([{"k": "a", "t": 1}, {"k": "far", "t": FAR}, {"k": "b", "t": 2}])
     good, bad = run(rows, function=function, rows_per_batch=2)
@@ -132,7 +120,7 @@ def test_a_timestamp_in_the_far_future_is_bad_and_moves_no_watermark(make, funct
         good, bad = run(rows, function=function, rows_per_batch=3, **options)
         assert (sorted(good), bad) == (["a", "b", "far"], [])
     with pytest.raises(TimestampError, match=r"ahead of the processing time.*max_ahead="):
-        keyed.stream(rows, timestamp="t").key_by("k").process(Seen()).run()
+        keyed.stream(rows, timestamp="t").key_by("k").process(Tally()).run()
 
 
 def test_the_limit_goes_by_the_clock_alone():
@@ -144,57 +132,31 @@ def test_the_limit_goes_by_the_clock_alone():
         keyed.stream([], max_ahead=-1)
 
 
-MISFITS = [
-    {"k": None, "s": 5, "t": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)},
-    {"k": None, "s": "\ud800x", "t": "never"},
-    {"k": "\ud800", "s": ["a"]},
-]
+def read_bad_rows(rows, folder, schema):
+    """Return the rows in the Parquet sink of bad rows."""
+    tag = OutputTag("bad", schema)
+    output = keyed.stream(rows, timestamp="t", on_bad_row=tag).key_by("k").process(Tally())
+    keyed.run(output.to(keyed.collect_sink()), output.side_output(tag).to(folder))
+    return list(map(tuple, (row.values() for row in pa.parquet.read_table(folder).to_pylist())))
 
 
-@pytest.mark.parametrize(
-    ("schema", "expected"),
-    [
-        (
-            "k bigint, s string, t timestamp, z int",
-            [
-                {"k": None, "s": "5", "t": dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "z": None},
-                {"k": None, "s": "\\ud800x", "t": None, "z": None},
-                {"k": None, "s": "['a']", "t": None, "z": None},
-            ],
-        ),
-        (
-            None,
-            [
-                {"k": None, "s": "5", "t": "2024-01-01 00:00:00+00:00"},
-                {"k": None, "s": "\\ud800x", "t": "never"},
-                {"k": "\\ud800", "s": "['a']", "t": None},
-            ],
-        ),
-    ],
-)
-def test_a_parquet_sink_takes_bad_rows_that_do_not_fit_its_columns(tmp_path, schema, expected):
-    import pyarrow.parquet as pq
-
-    tag = keyed.OutputTag("bad", schema)
-    output = keyed.stream(MISFITS, on_bad_row=tag).key_by("k").process(Passes(), name="f")
-    keyed.run(output.to(keyed.collect_sink()), output.side_output(tag).to(str(tmp_path / "bad")))
-    assert pq.read_table(tmp_path / "bad").to_pylist() == expected
-
-
-class Passes(keyed.KeyedProcessFunction):
-    def process_element(self, value, ctx):
-        yield value
+def test_a_parquet_sink_takes_bad_rows_of_any_form(tmp_path):
+    new_year = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    rows = [{"k": None, "s": 5, "t": new_year}, {"k": None, "s": "\ud800x", "t": "never"}, {"k": "\ud800", "s": ["a"]}]
+    fitted = [(None, "5", new_year, None), (None, "\\ud800x", None, None), (None, "['a']", None, None)]
+    assert read_bad_rows(rows, tmp_path / "declared", "k bigint, s string, t timestamp, z int") == fitted
+    shown = [(None, "5", "2024-01-01 00:00:00+00:00"), (None, "\\ud800x", "never"), ("\\ud800", "['a']", None)]
+    assert read_bad_rows(rows, tmp_path / "open", None) == shown
+    rows = [{"k": "a", "t": 1}, None, 7, circular(), {"t": 3}]
+    found = read_bad_rows(rows, tmp_path / "others", "k string, t bigint")
+    assert found == [(None, None), (None, None), ("a", 1), (None, 3)]
 
 
 def test_a_lone_surrogate_anywhere_in_an_element_makes_a_bad_row():
-    tag = keyed.OutputTag("bad")
     rows = [{"k": 1, "s": text} for text in ("a", "é", "\ud800", ("a", {"x": ["\udfff"]}))] + [{"k": 2, "s": None}]
-    output = keyed.stream(rows, on_bad_row=tag).key_by("k").process(Passes(), name="f")
-    good, bad = keyed.collect_sink(), keyed.collect_sink()
-    result = keyed.run(output.to(good), output.side_output(tag).to(bad))
-    assert [value.s for value in good.values] == ["a", "é", None]
-    assert [value.s for value in bad.values] == ["\ud800", ("a", {"x": ["\udfff"]})]
-    assert result.metrics["f"]["rows_bad"] == 2
+    good, bad = run(rows, timestamp=None)
+    assert good == [1, 1, 2]
+    assert [value.s for value in bad] == ["\ud800", ("a", {"x": ["\udfff"]})]
 
 
 # Whatever comes -------------------------------------------------------------------------------------------------------
@@ -244,7 +206,7 @@ class Silent(VectorizedFunction):
         pass
 
 
-@pytest.mark.parametrize("function", [Seen(), Silent()], ids=["rows", "columns"])
+@pytest.mark.parametrize("function", [Tally(), Silent()], ids=["rows", "columns"])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(ROWS, max_size=8),
@@ -297,10 +259,7 @@ def test_rows_of_another_form_are_bad_and_the_log_has_the_reason_once(row, reaso
 
 @pytest.mark.parametrize("rows", [[{"k": (0, 0)}], [{"k": [0]}], [{"k": (0, 0)}, {"k": [0, 0]}], [{"k": ()}]])
 def test_nested_keys_of_a_vectorized_function_are_bad_and_refused_without_a_tag_for_them(rows):
-    bad = keyed.collect_sink()
-    processed = keyed.stream(rows, on_bad_row=BAD).key_by("k").process(Silent(), output="k string")
-    keyed.run(processed.to(lambda batch, number: None), processed.side_output(BAD).to(bad))
-    assert len(bad.values) == len(rows)
+    assert len(run(rows, timestamp=None, function=Silent())[1]) == len(rows)
     with pytest.raises(EncodingError, match=r"key column 'k' has type list.*a column of its own"):
         keyed.stream(rows).key_by("k").process(Silent(), output="k string").run()
 
@@ -314,32 +273,12 @@ def test_the_type_of_keys_is_that_of_the_state_after_a_restart(tmp_path):
 
 def test_of_two_inputs_each_diverts_its_own(tmp_path):
     """The keys of both are of one type: that of the first row."""
-
-    class Both(keyed.KeyedCoProcessFunction):
-        def process_element1(self, value, ctx):
-            yield 1, ctx.get_current_key()
-
-        def process_element2(self, value, ctx):
-            yield 2, ctx.get_current_key()
-
     first = keyed.stream([{"k": "a"}, {"k": 1}, None], on_bad_row=BAD).key_by("k")
     second = keyed.stream([{"k": 2}, {"k": "b"}, 3], on_bad_row=OutputTag("other")).key_by("k")
-    joined = first.connect(second).process(Both())
-    bad, other = keyed.collect_sink(), keyed.collect_sink()
-    good = keyed.collect_sink()
-    keyed.run(joined.to(good), joined.side_output(BAD).to(bad), joined.side_output(OutputTag("other")).to(other))
-    assert sorted(good.values) == [(1, "a"), (2, "b")]
-    assert {getattr(row, "k", row) for row in bad.values} == {1, None}
-    assert {getattr(row, "k", row) for row in other.values} == {2, 3}
-
-
-def test_a_parquet_sink_takes_rows_of_any_form(tmp_path):
-    rows = [{"k": "a", "t": 1}, None, 7, circular(), {"t": 3}]
-    tag = OutputTag("bad", "k string, t bigint")
-    processed = keyed.stream(rows, timestamp="t", on_bad_row=tag).key_by("k").process(Seen())
-    keyed.run(processed.to(keyed.collect_sink()), processed.side_output(tag).to(tmp_path / "bad"))
-    found = pa.parquet.read_table(tmp_path / "bad").to_pylist()
-    assert found == [{"k": None, "t": None}, {"k": None, "t": None}, {"k": "a", "t": 1}, {"k": None, "t": 3}]
+    joined = first.connect(second).process(Sides())
+    (good, *bad), _ = collect(joined, joined.side_output(BAD), joined.side_output(OutputTag("other")))
+    assert sorted((side, row.k) for side, row in good) == [(1, "a"), (2, "b")]
+    assert [{getattr(row, "k", row) for row in rows} for rows in bad] == [{1, None}, {2, 3}]
 
 
 def test_a_partition_is_heard_of_beside_rows_with_keys_of_another_type():
@@ -347,13 +286,9 @@ def test_a_partition_is_heard_of_beside_rows_with_keys_of_another_type():
     rows = [{"k": "a", "t": 5, "p": 0}, {"k": 7, "t": 9, "p": 1}, {"k": "b", "t": 7, "p": 1}, {"k": "c", "t": 8}]
     stream = keyed.stream(rows, timestamp="t", watermark=watermark, on_bad_row=BAD).key_by("k")
     seen = []
-    processed = stream.process(Seen())
-    bad = keyed.collect_sink()
-    keyed.run(
-        processed.to(keyed.collect_sink()),
-        processed.side_output(BAD).to(bad),
-        drain=False,
-        on_progress=lambda progress: seen.append(progress.watermark),
+    processed = stream.process(Tally())
+    (_, bad), _ = collect(
+        processed, processed.side_output(BAD), drain=False, on_progress=lambda progress: seen.append(progress.watermark)
     )
-    assert [row.t for row in bad.values] == [8, 9]
+    assert [row.t for row in bad] == [8, 9]
     assert seen == [4]

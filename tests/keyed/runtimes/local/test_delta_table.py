@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -230,31 +230,7 @@ def test_two_outputs_into_one_table_are_refused(tmp_path):
         keyed.run(*(output.to(keyed.delta_sink(tmp_path / "t")) for _ in range(2)))
 
 
-ODD: Any = object()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: keyed.delta_sink(ODD), "path=.* must be the folder or the URI of a table"),
-        (lambda: keyed.delta_sink(""), "path='' must be the folder"),
-        (lambda: keyed.delta_sink("t", storage_options=ODD), "storage_options must be a dict of texts by name"),
-        (lambda: keyed.delta_sink("t", storage_options={"a": ODD}), "a dict of texts by name, not object for 'a'"),
-        (lambda: keyed.delta_sink("t", mode="upsert", key=ODD), "key=.* must be the name of a column, or a list"),
-        (lambda: keyed.delta_sink("t", mode="upsert", key=["a", "a"]), "a list of different names"),
-        (lambda: keyed.delta_sink("t", mode="upsert", key="a", deleted=ODD), "deleted=.* must be the name of a column"),
-        (lambda: keyed.iceberg_sink(ODD), "table=.* must be the name of a table"),
-        (lambda: keyed.iceberg_sink("a.b", catalog=ODD), "catalog=.* must be the name of a catalog"),
-        (lambda: keyed.iceberg_sink("a.b", options=ODD), "iceberg_sink: options must be a dict of texts"),
-        (lambda: keyed.parquet_sink(ODD), "path=.* must be the path of a folder"),
-        (lambda: keyed.metrics.Prometheus(file=ODD), "file=.* must be the path of a file"),
-        (lambda: keyed.metrics.Prometheus(9000, host=ODD), "host=.* must be an address"),
-        (lambda: keyed.sql.script(ODD), "text=.* must be text with SQL statements"),
-        (lambda: keyed.sql.script("", ODD), "streams=.* must be a dict"),
-        (lambda: keyed.sql.script("", None, ODD), "topics=.* must be a dict"),
-        (lambda: keyed.sql.script("SHOW TABLES;", properties={"a": ODD}), "properties must be a dict of texts"),
-    ],
-)
-def test_what_has_the_wrong_type_is_refused_where_it_is_given(make, message):
+@pytest.mark.parametrize(("call", "arguments", "message"), CASES["arguments of a wrong type"])
+def test_what_has_the_wrong_type_is_refused_where_it_is_given(call, arguments, message):
     with pytest.raises(DefinitionError, match=message):
-        make()
+        attrgetter(call)(keyed)(**arguments)

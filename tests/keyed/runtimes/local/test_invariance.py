@@ -21,6 +21,7 @@ from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl
 from keyed.runtimes.local import local_query as query
 from keyed.runtimes.local.source import Arrivals, SourceReader
 from keyed.testing import strategies
+from tests.support.jobs import collect
 
 LATE = OutputTag("late")
 DELAY = 6
@@ -156,11 +157,9 @@ def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: 
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))
     outputs = build(stream, parallelism)
-    sinks = [keyed.collect_sink() for _ in outputs]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query, "arrivals", cut)
-        keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)), drain=drain)
-    return [sink.values for sink in sinks]
+        return collect(*outputs, drain=drain)[0]
 
 
 def per_key(values: list[Any]) -> dict[Any, list[Any]]:

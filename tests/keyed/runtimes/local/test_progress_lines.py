@@ -13,20 +13,19 @@ from typing import Any
 import keyed
 from keyed.job.results import Progress
 from keyed.runtimes.local.progress_lines import ProgressLines
+from tests.support.jobs import Pass
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import sys, time, keyed
-class F(keyed.KeyedProcessFunction):
-    def process_element(self, value, ctx):
-        yield value
+from tests.support.jobs import Pass
 def rows():
     start = time.monotonic()
     while time.monotonic() < start + 1.2:
         yield {"k": "a"}
         yield keyed.PAUSE
         time.sleep(0.05)
-keyed.stream(rows()).key_by("k").process(F()).run()
+keyed.stream(rows()).key_by("k").process(Pass()).run()
 """
 
 
@@ -98,10 +97,5 @@ def test_a_run_shows_the_line_on_a_terminal_and_nothing_in_a_pipe(tmp_path: Path
 def test_a_run_whose_program_follows_its_progress_shows_no_line(monkeypatch: Any) -> None:
     made: list[Any] = []
     monkeypatch.setattr("keyed.runtimes.local.local_query.ProgressLines", lambda *given: made.append(given))
-    keyed.stream([{"k": "a"}]).key_by("k").process(Passes()).run(on_progress=lambda progress: None)
+    keyed.stream([{"k": "a"}]).key_by("k").process(Pass()).run(on_progress=lambda progress: None)
     assert made == []
-
-
-class Passes(keyed.KeyedProcessFunction):
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        yield value

@@ -19,6 +19,7 @@ import pytest
 import keyed
 from keyed.rows import row
 from tests.keyed.runtimes.local import job
+from tests.support.jobs import collect
 
 BAD = keyed.OutputTag("bad", "k string, ts bigint, v bigint")
 ROOT = Path(__file__).parents[4]
@@ -45,15 +46,6 @@ def rows(*values, start=0):
 def chain(source, function=None, *, name="Sum", on_bad_row=None, **options):
     stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(5), on_bad_row=on_bad_row)
     return stream.key_by("k").process(function or Sum(), "k string, v bigint, n bigint", name=name, **options)
-
-
-def test_a_run_goes_on_at_the_source_s_position_and_ends_with_the_same(tmp_path):
-    source = rows(*range(20, 60))
-    whole = chain(source).run(rows_per_batch=7)
-    first = chain(source[:17]).run(checkpoint=tmp_path, rows_per_batch=7)
-    second = chain(source).run(checkpoint=tmp_path, rows_per_batch=7, drain=True)
-    assert second.batches == 5
-    assert sorted(first.values + second.values) == sorted(whole.values)
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb", "lmdb"])
@@ -259,10 +251,9 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
             chain([*source[:2], {**source[3], "ts": time}]).run()
     for kind in (list, pd.DataFrame, pa.Table.from_pylist):
         output = chain(kind(source), on_bad_row=BAD)
-        good, bad = keyed.collect_sink(), keyed.collect_sink()
-        keyed.run(output.to(good), output.side_output(BAD).to(bad))
-        assert [value for value in good.values if value[1] >= 0] == [("a", 1, 1), ("b", 2, 2), ("a", 5, 6)]
-        assert [row.v for row in bad.values] == [3, 4]
+        (good, bad), _ = collect(output, output.side_output(BAD))
+        assert [value for value in good if value[1] >= 0] == [("a", 1, 1), ("b", 2, 2), ("a", 5, 6)]
+        assert [row.v for row in bad] == [3, 4]
 
 
 class Everything(keyed.KeyedProcessFunction):
@@ -380,20 +371,6 @@ def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
 
     with pytest.raises(keyed.errors.CheckpointError, match="in use"):
         chain(rows(1), Nested()).run(checkpoint=tmp_path / "own")
-
-
-def test_a_damaged_checkpoint_is_refused_and_named(tmp_path):
-    chain(rows(*range(20, 40))).run(checkpoint=tmp_path, rows_per_batch=3)
-    files = [file for file in tmp_path.rglob("*") if file.suffix in (".sst", ".log", ".blob") and file.stat().st_size]
-    for file in files:
-        data = bytearray(file.read_bytes())
-        for at in range(len(data) // 4, len(data), max(1, len(data) // 3)):
-            data[at] ^= 0x55
-        file.write_bytes(data)
-    with pytest.raises(keyed.errors.KeyedError) as raised:
-        chain(rows(*range(20, 41))).run(checkpoint=tmp_path)
-    assert isinstance(raised.value, keyed.errors.CorruptionError | keyed.errors.CheckpointError)
-    assert str(tmp_path) in str(raised.value)
 
 
 LIMITED = """

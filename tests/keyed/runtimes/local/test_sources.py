@@ -19,22 +19,15 @@ import pyarrow.parquet
 import pytest
 
 import keyed
-from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
+from keyed import DirectoryChangelog, KeyedProcessFunction
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.local_position import ROWS, Tracker
 from keyed.testing import KeyedTestHarness
-
-
-class Count(KeyedProcessFunction):
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield value.k, value.v, self.n.value()
+from tests.support.jobs import Number, PassTuple
 
 
 def counts(source, output: Any = "k string, v bigint, n bigint", **options):
-    return keyed.stream(source).key_by("k").process(Count(), output, **options)
+    return keyed.stream(source).key_by("k").process(Number(), output, **options)
 
 
 def rows(*values):
@@ -113,7 +106,7 @@ def test_a_source_may_use_one_dictionary_for_all_rows(tmp_path):
     for last in (3, 5):
         result = counts(reusing(last)).run(rows_per_batch=2, checkpoint=tmp_path / "checkpoint")
     assert result.values == [("a", 3, 4), ("a", 4, 5)]
-    harness = KeyedTestHarness(Count(), key="k")
+    harness = KeyedTestHarness(Number(), key="k")
     with harness.batch():
         for element in reusing(3):
             harness.process(element)
@@ -328,7 +321,7 @@ def test_one_of_several_sources_waits_for_a_share_of_their_silence():
     alone, left, right = Waits(3), Waits(3), Waits(3)
     counts(alone).run()
     assert alone.first == {math.inf}
-    keyed.stream(left).union(keyed.stream(right)).key_by("k").process(Count(), "k string, v bigint, n bigint").run()
+    keyed.stream(left).union(keyed.stream(right)).key_by("k").process(Number(), "k string, v bigint, n bigint").run()
     assert left.first == right.first
     assert max(left.first) < math.inf
 
@@ -345,24 +338,6 @@ class Remind(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield "again", timestamp
-
-
-def test_processing_time_timers_fire_while_a_source_waits():
-    clock = [0]
-
-    def source():
-        yield from rows(1, 2)
-        for clock[0] in range(0, 1000, 10):
-            yield keyed.PAUSE
-        yield from rows(3)
-
-    batches = []
-    sink = keyed.collect_sink()
-    keyed.stream(source()).key_by("k").process(Remind()).run(
-        sink, processing_time=lambda: clock[0], drain=False, on_progress=lambda progress: batches.append(progress.rows)
-    )
-    assert sink.values == [("came", 1), ("came", 2), ("again", 100), ("came", 3)]
-    assert batches == [2, 0, 1]
 
 
 def test_a_source_that_is_read_again_waits_as_before(tmp_path):
@@ -419,11 +394,7 @@ def test_a_waiting_source_stops_at_once():
 def test_a_second_run_over_an_iterator_that_was_read_is_refused_before_it_replaces_anything(tmp_path, make):
     sink = keyed.parquet_sink(tmp_path / "out", mode="overwrite")
 
-    class Emit(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield (value.k,)
-
-    job = keyed.stream(make()).key_by("k").process(Emit(), "k string")
+    job = keyed.stream(make()).key_by("k").process(PassTuple(), "k string")
     job.run(sink)
     with pytest.raises(keyed.errors.SourceError, match=r"was read to its end already.*a new iterator"):
         job.run(sink)
@@ -432,7 +403,7 @@ def test_a_second_run_over_an_iterator_that_was_read_is_refused_before_it_replac
     list(generator)
     if inspect.isgenerator(generator):
         with pytest.raises(keyed.errors.SourceError, match="was read to its end already"):
-            keyed.stream(generator).key_by("k").process(Emit(), "k string").run(sink)
+            keyed.stream(generator).key_by("k").process(PassTuple(), "k string").run(sink)
 
 
 def test_an_iterator_that_has_nothing_yet_and_one_that_goes_on_are_no_error():

@@ -20,6 +20,7 @@ import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
 from keyed.base.lease import ScratchFolder
 from keyed.recovery import verify
+from tests.support.jobs import Tally
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
@@ -28,7 +29,7 @@ import sys, time
 sys.path.insert(0, {root!r})
 import keyed
 from pathlib import Path
-from tests.keyed.runtimes.local.test_stops import Count
+from tests.support.jobs import Tally
 folder, how = Path({folder!r}), {how!r}
 def source():
     for number in range(10**9):
@@ -41,7 +42,7 @@ def say(progress):
     if progress.batch_id == 5 and how == "batch":
         print("RUNNING", flush=True)
 changelog = None if how == "scratch" else keyed.DirectoryChangelog(folder / "log")
-output = keyed.stream(source()).key_by("k").process(Count(), "k string, n bigint", store="rocksdb", changelog=changelog)
+output = keyed.stream(source()).key_by("k").process(Tally(), "k string, n bigint", store="rocksdb", changelog=changelog)
 options = dict(rows_per_batch=5, on_progress=say)
 if how != "scratch":
     options |= dict(checkpoint=folder / "ck")
@@ -50,14 +51,6 @@ if how == "thread":
 else:
     output.run(folder / "out", **options)
 """
-
-
-class Count(KeyedProcessFunction):
-    n = ValueState(int, default=0)
-
-    def process_element(self, value, ctx):
-        self.n.update(self.n.value() + 1)
-        yield value.k, self.n.value()
 
 
 @contextmanager
@@ -116,7 +109,7 @@ def test_a_query_that_a_signal_has_ended_is_closed_and_not_failed(number):
         os.kill(os.getpid(), number)
 
     endless = itertools.cycle([{"k": "a"}, keyed.PAUSE])
-    query = keyed.stream(endless).key_by("k").process(Count(), "k string, n bigint").start(lambda rows, batch: None)
+    query = keyed.stream(endless).key_by("k").process(Tally(), "k string, n bigint").start(lambda rows, batch: None)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
@@ -127,7 +120,7 @@ def test_a_query_that_a_signal_has_ended_is_closed_and_not_failed(number):
         signal.signal(signal.SIGINT, ignored)
     assert query.status.value == "closed"
     assert query.await_termination(), "the program waits for a query that has ended"
-    assert query.metrics()["Count"]["query_status"] == query.status.number
+    assert query.metrics()["Tally"]["query_status"] == query.status.number
 
 
 def test_what_a_killed_run_has_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
@@ -162,32 +155,25 @@ class Big(KeyedProcessFunction):
         yield value.k
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """A disk of 3 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=False).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def fill(rows=500, **options):
     source = keyed.stream([{"k": str(number)} for number in range(rows)])
     store: Any = "rocksdb" if "local_dir" in options else "memory"
     source.key_by("k").process(Big(), "k string", store=store).run(rows_per_batch=10, **options)
 
 
-def test_a_full_or_read_only_disk_is_named_with_the_path(disk):
-    with pytest.raises(KeyedError, match=rf"^{disk}/ck/keyed-commits-1 cannot be \w+: the disk is full: free space"):
-        fill(checkpoint=disk / "ck")
-    subprocess.run(f"rm -rf {disk}/*", shell=True, check=True)
-    fill(1, local_dir=disk)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+def test_a_full_or_read_only_disk_is_named_with_the_path(small_disk):
     with pytest.raises(
-        KeyedError, match=rf"^{disk}/Big/0/keyed-store-1 cannot be opened: the file system is read-only"
+        KeyedError, match=rf"^{small_disk}/ck/keyed-commits-1 cannot be \w+: the disk is full: free space"
     ):
-        fill(1, local_dir=disk)
-    with pytest.raises(KeyedError, match=rf"^{disk}/ck/keyed-commits-1 cannot be created: .*Read-only file system"):
-        fill(1, checkpoint=disk / "ck")
+        fill(checkpoint=small_disk / "ck")
+    subprocess.run(f"rm -rf {small_disk}/*", shell=True, check=True)
+    fill(1, local_dir=small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(
+        KeyedError, match=rf"^{small_disk}/Big/0/keyed-store-1 cannot be opened: the file system is read-only"
+    ):
+        fill(1, local_dir=small_disk)
+    with pytest.raises(
+        KeyedError, match=rf"^{small_disk}/ck/keyed-commits-1 cannot be created: .*Read-only file system"
+    ):
+        fill(1, checkpoint=small_disk / "ck")

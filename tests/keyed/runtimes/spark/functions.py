@@ -345,6 +345,15 @@ class Show(keyed.KeyedProcessFunction):
         yield repr(value), repr(ctx.get_current_key())
 
 
+def random_rows(seed, count, start=0, disorder=0, keys="abcdefg"):
+    """Return rows (k, t, v), a millisecond apart but for the disorder."""
+    chance = random.Random(seed)
+    return [
+        (chance.choice(keys), start + i + chance.randint(-disorder, disorder), chance.randrange(100))
+        for i in range(count)
+    ]
+
+
 def write_table(folder, number, table):
     """Write a table as one file of a source that takes one file a batch, in the order of the numbers."""
     folder = Path(folder)

@@ -18,6 +18,7 @@ from keyed.destinations.table_writers import LakeTable
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.keyed.runtimes.spark.publishing import kill
 from tests.support.lake import lake_settings
+from tests.support.spark_programs import say
 
 OUTPUT = "k string, n bigint, v bigint, gone boolean"
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k", "deleted": "gone"}
@@ -48,11 +49,6 @@ def sinks(folder: Path, namespace: str) -> list[Any]:
     ]
 
 
-def tell(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def kill_at(place: str, batch: int) -> None:
     """Let a batch's write to a table kill the program."""
     write_table, once = LakeTable.write, IcebergLakeTable._once
@@ -61,11 +57,11 @@ def kill_at(place: str, batch: int) -> None:
     def written(self: LakeTable, rows: Any, batch_id: int) -> None:
         number[:] = [0 if number[1] != batch_id else number[0] + 1, batch_id]
         at = f"{number[0]}" if batch_id == batch else ""
-        tell(f"TABLE {number[0]} of {batch_id}")
+        say(f"TABLE {number[0]} of {batch_id}")
         if place == f"before-{at}":
             kill(place)
         write_table(self, rows, batch_id)
-        tell(f"WRITTEN {number[0]} of {batch_id}")
+        say(f"WRITTEN {number[0]} of {batch_id}")
         if place == f"after-{at}":
             kill(place)
 

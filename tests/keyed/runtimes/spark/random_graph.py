@@ -13,6 +13,7 @@ from keyed import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, Value
 from keyed.testing import strategies
 from keyed.vectorized import VectorizedFunction
 from keyed.windows import Sum, TumblingEventTimeWindows
+from tests.support.jobs import collect
 
 ROW = "k string, g bigint, v bigint, t bigint"
 ODD = OutputTag("odd", ROW)
@@ -174,10 +175,9 @@ def expected(graph: Graph) -> dict[str, Counter[Any]]:
             data = sorted((row for each in side for row in rows[each]), key=lambda row: row[3])
             sides.append([keyed.stream([dict(zip("kgvt", row, strict=True)) for row in data], timestamp="t")])
         output = process(sides, operator, name)
-        main, odd = keyed.collect_sink(), keyed.collect_sink()
-        bound = [output.to(main), *([output.side_output(ODD).to(odd)] if operator.kind == "split" else [])]
-        keyed.run(*bound)
-        rows[name] = list(map(tuple, main.values))
+        outputs = {name: output}
         if operator.kind == "split":
-            rows[f"{name}-odd"] = list(map(tuple, odd.values))
+            outputs[f"{name}-odd"] = output.side_output(ODD)
+        for each, values in zip(outputs, collect(*outputs.values())[0], strict=True):
+            rows[each] = list(map(tuple, values))
     return {name: Counter(found) for name, found in rows.items() if name not in graph.sources}

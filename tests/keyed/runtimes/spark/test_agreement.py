@@ -2,7 +2,6 @@
 
 import collections
 import os
-import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +13,9 @@ from keyed.joins import AsyncLookup, lookup_join
 from keyed.windows import CollectSet, Count, Latest, Mean, Sum
 from tests.keyed.runtimes.conftest import Runtime, SparkRuntime
 from tests.keyed.runtimes.spark import random_program, random_table_program
-from tests.keyed.runtimes.spark.functions import SCHEMA, files, upper, write_table
+from tests.keyed.runtimes.spark.functions import SCHEMA, files, random_rows, upper, write_table
+from tests.support.jobs import collect
+from tests.support.tables import poll_tables
 
 #: Seeds of the programs; ``KEYED_AGREEMENT=20`` tries as many.
 SEEDS = range(int(os.environ.get("KEYED_AGREEMENT", "2")))
@@ -26,15 +27,14 @@ def outcome(program, source, parallelism, store, **options):
     stream = keyed.stream(source, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=10))
     declared = {"parallelism": parallelism, "store": store, "name": "scripted"}
     output = stream.key_by("k").process(program.Scripted(), output=program.OUTPUT, **declared)
-    main, side = keyed.collect_sink(), keyed.collect_sink()
-    result = keyed.run(output.to(main), output.side_output(program.SIDE).to(side), drain=True, **options)
+    (main, side), result = collect(output, output.side_output(program.SIDE), drain=True, **options)
     # Per key the order of a function over rows is that of events; over keys it depends on the groups.
     by_key: dict[str, list[str]] = collections.defaultdict(list)
-    for row in main.values:
+    for row in main:
         by_key[row.k].append(repr(row))
     if program is random_table_program:
         by_key = {key: sorted(rows) for key, rows in by_key.items()}
-    return by_key, sorted(map(repr, side.values)), {name: result.metrics["scripted"].get(name, 0) for name in COUNTERS}
+    return by_key, sorted(map(repr, side)), {name: result.metrics["scripted"].get(name, 0) for name in COUNTERS}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -86,11 +86,6 @@ def look_up(stream, **options):
     return lookup_join(stream, lookup, "name string, n bigint", how="inner", input=SCHEMA, **options)
 
 
-def rows_of(number):
-    chance = random.Random(number)
-    return [(chance.choice("abc"), number * 60 + i + chance.randint(0, 10), chance.randrange(90)) for i in range(60)]
-
-
 @pytest.mark.parametrize(
     "job",
     [
@@ -105,15 +100,14 @@ def test_outputs_counters_and_tables_are_those_of_the_local_runtime(spark, tmp_p
     for name, runtime in (("spark", SparkRuntime(spark)), ("local", Runtime())):
         folder = tmp_path / name
         for number in range(3):
-            runtime.add(folder / "in", rows_of(number))
+            runtime.add(folder / "in", random_rows(number, 60, number * 60, 10, "abc"))
         source = runtime.source(folder / "in", watermark=keyed.bounded_out_of_orderness(milliseconds=20))
         log = keyed.DirectoryChangelog(folder / "log")
         output = job(source.key_by("k"), name="job", parallelism=2, changelog=log)
         result = output.run(folder / "out", checkpoint=folder / "checkpoint", drain=False, **runtime.batches)
         names = ("rows_in", "entries_expired", "versions_dropped", "live_entries")
         counters = {name: result.metrics["job"].get(name, 0) for name in names}
-        with keyed.tables.open_tables(log, folder / "tables") as tables:
-            tables.poll()
+        with poll_tables(log, folder / "tables") as tables:
             entries = [repr((entry.key, entry.entry, entry.value)) for table in tables.values() for entry in table]
         rows = pq.read_table(folder / "out").to_pylist()
         found.append((sorted(map(repr, rows)), counters, sorted(entries)))

@@ -1,11 +1,23 @@
 """Bad rows on Spark: what fails a query for good unless it is told apart from what a function can be given."""
 
+from functools import reduce
+
 import pytest
+from pyspark.sql import DataFrame
 
 import keyed
-from keyed import collect_sink
 from keyed.errors import RowError, TimestampError
-from tests.keyed.runtimes.spark.functions import BAD, BIG, SCHEMA, CountColumns, count, files_source, write_file
+from tests.keyed.runtimes.spark.functions import (
+    BAD,
+    BIG,
+    SCHEMA,
+    CountColumns,
+    CountKeys,
+    count,
+    files_source,
+    write_file,
+)
+from tests.support.jobs import collect
 
 #: 2^62 ms is not to be seen in a lifetime.
 FAR = 2**62
@@ -30,19 +42,15 @@ def poisoned(spark):
     for number, bad in enumerate([None, *POISON]):
         columns = [f"{POISON[name] if name == bad else value} AS {name}" for name, value in good.items()]
         frames.append(spark.range(1).selectExpr(f"'{bad}' AS k", f"{number}L AS t", "1L AS v", *columns))
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionAll(frame)
-    return whole
+    return reduce(DataFrame.unionAll, frames)
 
 
 def test_rows_with_what_python_has_no_value_for_are_bad(poisoned):
     counted = count(keyed.stream(poisoned, timestamp="t", on_bad_row=BAD))
-    good, bad = collect_sink(), collect_sink()
-    result = keyed.run(counted.to(good), counted.side_output(BAD).to(bad))
-    assert good.values == [("None", 1, 1)]
+    (good, bad), result = collect(counted, counted.side_output(BAD))
+    assert good == [("None", 1, 1)]
     assert result.metrics["count"]["rows_bad"] == 4
-    found = {row.k: row for row in bad.values}
+    found = {row.k: row for row in bad}
     assert found["text"].text == "caf\\xe9"
     assert found["part"].part == ((["\\xff"]),)
     assert (found["at"].at, found["day"].day) == (253402300800000000, 10000000)
@@ -52,21 +60,10 @@ def test_rows_with_what_python_has_no_value_for_are_bad(poisoned):
 
 def test_such_a_key_or_timestamp_is_bad_as_well(poisoned):
     for key in ("text", "at", "day"):
-        counted = (
-            keyed.stream(poisoned, timestamp="at", on_bad_row=BAD, max_ahead=None)
-            .key_by(key)
-            .process(Keys(), "k string")
-        )
-        result = counted.run()
+        stream = keyed.stream(poisoned, timestamp="at", on_bad_row=BAD, max_ahead=None)
+        result = stream.key_by(key).process(CountKeys(timers=False), "k string, n bigint", name="keys").run()
         assert len(result.values) == 1
-        assert result.metrics["Keys"]["rows_bad"] == 4
-
-
-class Keys(keyed.KeyedProcessFunction):
-    """Emits each key as text."""
-
-    def process_element(self, value, ctx):
-        yield (str(ctx.get_current_key()),)
+        assert result.metrics["keys"]["rows_bad"] == 4
 
 
 @pytest.mark.parametrize("column", ["timestamp", pytest.param("bigint", marks=pytest.mark.long)])
@@ -80,10 +77,9 @@ def test_a_timestamp_in_the_far_future_is_bad_and_moves_no_watermark(spark, colu
         .key_by("k")
         .process(CountColumns(), "k string, start bigint, n bigint", name="windows")
     )
-    good, bad = collect_sink(), collect_sink()
-    result = keyed.run(windows.to(good), windows.side_output(BAD).to(bad))
-    assert sorted(good.values) == [("a", 0, 2), ("b", 200, 1)]
-    assert [row.k for row in bad.values] == ["far"]
+    (good, bad), result = collect(windows, windows.side_output(BAD))
+    assert sorted(good) == [("a", 0, 2), ("b", 200, 1)]
+    assert [row.k for row in bad] == ["far"]
     assert (result.metrics["windows"]["rows_bad"], result.metrics["windows"]["rows_late"]) == (1, 0)
     with pytest.raises(TimestampError, match=r"'far'.*further ahead of the batch's processing time.*max_ahead="):
         count(keyed.stream(frame, timestamp="t")).run()

@@ -1,7 +1,6 @@
 """Changelogs of Spark queries: what is exported, flushed and verified, and restored where the checkpoint is lost."""
 
 import logging
-import random
 import shutil
 from pathlib import Path
 
@@ -30,21 +29,19 @@ from tests.keyed.runtimes.spark.functions import (
     count,
     files_source,
     parquet_rows,
+    random_rows,
     write_file,
 )
 from tests.support.waiting import until
 
-KEYS = ["a", "b", "c", "d", "e", "f", "g"]
+KEYS = [*"abcdefg"]
 ROWS = 150
 LATENESS = bounded_out_of_orderness(milliseconds=30)
 OPERATORS = ("windows", "best")
 
 
 def rows_of(number):
-    chance = random.Random(number)
-    return [
-        (chance.choice(KEYS), number * ROWS + i + chance.randint(-50, 50), chance.randrange(100)) for i in range(ROWS)
-    ]
+    return random_rows(number, ROWS, number * ROWS, 50)
 
 
 def write_files(folder, numbers):

@@ -20,12 +20,9 @@ from keyed.errors import SinkError, UserFunctionError
 from keyed.job.results import Restored
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
-from keyed.windows import Count, Sum, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import (
     EVERY,
     POISON,
-    BestColumns,
-    CombinedColumns,
     best,
     branches,
     count,
@@ -127,20 +124,6 @@ def test_a_streaming_query_with_two_stages_runs_and_drains(remote, tmp_path):
     assert result.metrics["windows"]["rows_in"] == 4
     assert parquet_rows(tmp_path / "windows") == [("a", 0, 2), ("b", 0, 1), ("c", 0, 1)]
     assert parquet_rows(tmp_path / "every") == [("a", 2), ("b", 1), ("c", 1)]
-
-
-def test_vectorized_functions_and_windows_by_columns_run_on_a_server_without_keyed(remote, tmp_path):
-    write_file(tmp_path / "in", 0, [("a", 1, 1), ("a", 3, 2), ("b", 2, 95)])
-    write_file(tmp_path / "in", 1, [("c", 104, 99)])
-    windows, ranked = best(files_source(remote, tmp_path / "in"), CombinedColumns(), BestColumns())
-    keyed.run(ranked.to(tmp_path / "ranked"), windows.to(tmp_path / "windows"), checkpoint=tmp_path / "ck", drain=True)
-    assert parquet_rows(tmp_path / "windows") == [("a", 0, 2), ("b", 0, 1), ("c", 100, 1)]
-    assert parquet_rows(tmp_path / "ranked") == [(0, "a", 2), (100, "c", 1)]
-
-    stream = files_source(remote, tmp_path / "in").key_by("k").window(TumblingEventTimeWindows.of(100))
-    totals = stream.path("vectorized").aggregate(n=Count(), total=Sum("v"))
-    result = totals.run(checkpoint=tmp_path / "ck2", drain=True)
-    assert sorted(map(tuple, result.values)) == [("a", 0, 100, 2, 3), ("b", 0, 100, 1, 95), ("c", 100, 200, 1, 99)]
 
 
 def test_an_error_of_the_function_comes_back_typed(remote, tmp_path):

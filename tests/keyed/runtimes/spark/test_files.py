@@ -96,19 +96,6 @@ def test_there_are_few_records_however_many_batches_there_were(tmp_path, folder,
         assert restored(tmp_path, changelog, at[last]) == expected(last, {})
 
 
-def test_many_records_of_an_earlier_version_become_one(tmp_path, folder, changelog):
-    for batch in range(100):
-        lines = take(folder, batch)
-        alone = MemoryChangelog()
-        KeptFiles(folder, alone)._keep(1, (batch, batch))
-        for name, data in alone.kept():
-            changelog.keep(name, data)
-    lines = take(folder, 100)
-    KeptFiles(folder, changelog).keep(lines)
-    assert [name for name, _ in changelog.kept()] == ["files-1-0-100-0"]
-    assert restored(tmp_path, changelog, lines) == expected(100, {})
-
-
 def test_a_crash_while_records_are_folded_costs_nothing(tmp_path, folder, changelog):
     class Crash(Exception):
         pass

@@ -169,8 +169,7 @@ def test_a_runtime_without_the_vector_module_goes_behind_a_shim(tmp_path, monkey
         on_path(program.parent)
     else:
         package(program)
-    home = java_home()
-    assert home is not None
+    home = java.require_java_home()
     assert Path(home).is_relative_to(tmp_path / "user" / ".cache" / "keyed")
     arguments = ["-cp", "a b:c'd", "", "--add-modules=jdk.incubator.vector", "-Dx=$HOME", "Main", "*"]
     done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True)
@@ -179,8 +178,7 @@ def test_a_runtime_without_the_vector_module_goes_behind_a_shim(tmp_path, monkey
 
 def test_a_shim_is_made_once_and_repaired_when_damaged(tmp_path, package):
     package(make_java(tmp_path / "packaged", "25.0.2", vector=False))
-    home = java_home()
-    assert home is not None
+    home = java.require_java_home()
     shim = Path(home) / "bin" / "java"
     script, made = shim.read_text(), shim.stat().st_ino
     assert java_home() == home
@@ -204,8 +202,7 @@ def test_another_runtime_gets_another_shim(tmp_path, package):
 def test_the_cache_folder_of_the_user_is_kept_to(tmp_path, monkeypatch, package):
     package(make_java(tmp_path / "packaged", "25.0.2", vector=False))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    home = java_home()
-    assert home is not None
+    home = java.require_java_home()
     assert Path(home).is_relative_to(tmp_path / "cache" / "keyed")
 
 
@@ -215,8 +212,7 @@ def test_where_no_cache_can_be_written_the_shim_is_temporary(tmp_path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     java._scratch.cache_clear()
-    home = java_home()
-    assert home is not None
+    home = java.require_java_home()
     assert os.access(Path(home) / "bin" / "java", os.X_OK)
     # Every look uses the same folder. The next program removes that of a killed one, which it finds by the name.
     assert java_home() == home

@@ -10,7 +10,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.joins import IntervalJoin, Select, TableJoin
 from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, pair, write_file
-from tests.keyed.runtimes.test_two_inputs import rows_of
+from tests.keyed.runtimes.test_two_inputs import rows_of, tuples
 from tests.support.explained import computed
 
 PAIRS = "k string, first bigint, second bigint"
@@ -32,10 +32,6 @@ def renamed(rows):
 def by_row(left, right, function):
     """The results of the local runtime, where the columns of lists are unknown."""
     return sorted(map(tuple, joined(left, renamed(right), function).run().values), key=str)
-
-
-def tuples(rows):
-    return [tuple(row.values()) for row in rows]
 
 
 def test_batch_dataframes_give_what_the_local_runtime_gives(spark):

@@ -57,31 +57,6 @@ SECOND = [("a", 5, 1), ("c", 6, 4), ("b", 7, 3), ("d", 8, 1)]
 
 
 @pytest.mark.long
-def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka, kafka, source, tmp_path):
-    results = created(kafka, 1)
-
-    def run():
-        counted = count(read(spark_kafka, kafka, source))
-        query = (
-            counted.df.selectExpr("k AS key", "to_json(struct(n, total)) AS value")
-            .writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", kafka)
-            .option("topic", results)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
-    send(kafka, source, FIRST)
-    run()
-    send(kafka, source, SECOND)
-    run()
-    found = [(message.key().decode(), *json.loads(message.value()).values()) for message in messages(kafka, results)]
-    assert sorted(found) == expected(FIRST, SECOND)
-
-
-@pytest.mark.long
 def test_a_job_is_replayed_from_its_topic(spark_kafka, kafka, source, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     for rows in (FIRST, SECOND):

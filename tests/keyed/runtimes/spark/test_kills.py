@@ -32,6 +32,7 @@ from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.lives import KINDS, outputs, state
 from tests.support.spark_programs import PATIENCE, Program, kill
+from tests.support.tables import poll_tables
 from tests.support.waiting import until
 
 #: Export intervals of the changelogs, one for each run: none, about two batches, and longer than a run.
@@ -186,8 +187,7 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
     assert batches == sorted(batches)
     for name, each in ("drawn", log), ("copied", copied):
         assert [group.problem for group in verify(each)] == ["", ""]
-        with keyed.tables.open_tables(each, tmp_path / f"fresh {name}") as tables:
-            tables.poll()
+        with poll_tables(each, tmp_path / f"fresh {name}") as tables:
             for batch in sorted({batch for batch, _ in rows}):
                 values = {entry.key: entry.value for entry in tables[name].scan(as_of=batch)}
                 assert values == {k: rows[batch, k] for k in "abcdefg"}

@@ -7,11 +7,10 @@ lacks them they are skipped. More kills: ``KEYED_SPARK_KILLS=30 make lakehouse A
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-import sys
 import time
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -31,8 +30,9 @@ from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
 from tests.keyed.runtimes.local.table_sinks import TYPES
 from tests.keyed.runtimes.spark.functions import files_source, write_file
 from tests.keyed.runtimes.spark.lake_program import OUTPUT, UPSERT, Ledger, ledger, sinks
+from tests.support.jobs import PassTuple
 from tests.support.lake import pyiceberg_options
-from tests.support.spark_programs import kill
+from tests.support.spark_programs import Program
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
@@ -106,14 +106,7 @@ def forget_commit(checkpoint, batch):
 
 def changes(spark, rows, output=OUTPUT, schema="k string, n bigint, v bigint, gone boolean"):
     """A batch DataFrame whose rows are emitted as they are."""
-    return keyed.stream(spark.createDataFrame(rows, schema)).key_by("k").process(Emit(), output)
-
-
-class Emit(keyed.KeyedProcessFunction):
-    """Emits its rows."""
-
-    def process_element(self, value, ctx):
-        yield tuple(value)
+    return keyed.stream(spark.createDataFrame(rows, schema)).key_by("k").process(PassTuple(), output)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +177,7 @@ def test_keys_and_columns_have_any_names(spark_lake, tmp_path, kind):
     sink = table(kind, tmp_path, mode="upsert", key=[first, "k`x"])
     for rows in ([("x", 1, 1), ("x", 1, 2)], [("y", 1, 3), ("x", 1, 4)]):
         stream = keyed.stream(spark_lake.createDataFrame(rows, schema))
-        stream.key_by(first).process(Emit(), schema).run(sink)
+        stream.key_by(first).process(PassTuple(), schema).run(sink)
     assert content(spark_lake, sink) == [("x", 1, 4), ("y", 1, 3)]
 
 
@@ -202,10 +195,10 @@ def test_types_survive_and_the_other_library_reads_and_extends_the_table(spark_l
     one = one.withColumn("m", one["m"].cast("decimal(10,2)"))
     for _ in range(2):
         # The second run finds the columns that the first has created.
-        keyed.stream(one).key_by("k").process(Emit(), TYPES).run(sink)
+        keyed.stream(one).key_by("k").process(PassTuple(), TYPES).run(sink)
     local = local_table(spark_lake, kind, sink, mode=mode, **key)
     rows = [{**row, "o": dict(row["o"])} for row in one.toArrow().to_pylist()]
-    keyed.stream(rows).key_by("k").process(Emit(), TYPES).run(local)
+    keyed.stream(rows).key_by("k").process(PassTuple(), TYPES).run(local)
     found = content(spark_lake, sink)
     assert len(found) == (3 if mode == "append" else 1)
     assert {str(row) for row in found} == {str(tuple(each.collect()[0])) for each in [one]}
@@ -351,7 +344,7 @@ def test_columns_may_be_added_and_others_are_refused_with_both_schemas(spark_lak
         with pytest.raises(SinkError, match=message) as caught:
             changes(spark_lake, [], output, "k string").run(sink)
         with pytest.raises(SinkError) as local:
-            keyed.stream([{"k": "a"}]).key_by("k").process(Emit(), output).run(local_table(spark_lake, kind, sink))
+            keyed.stream([{"k": "a"}]).key_by("k").process(PassTuple(), output).run(local_table(spark_lake, kind, sink))
         assert str(caught.value).partition("): ")[2] == str(local.value).partition("): ")[2]
     assert commits(spark_lake, sink) == before
 
@@ -406,13 +399,6 @@ def test_a_place_that_is_no_table_is_refused(spark_lake, tmp_path):
         changes(spark_lake, []).run(keyed.iceberg_sink("a.b", catalog="other"))
 
 
-def run_program(folder, place, batch):
-    command = [sys.executable, "-m", "tests.keyed.runtimes.spark.lake_program", str(folder), place, str(batch)]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
 def check_tables(spark, folder, *files):
     """Each row of the program is in its tables once."""
     rows, latest = expected(*files)
@@ -445,10 +431,15 @@ def iceberg_rows(folder, name):
 def test_a_program_that_is_killed_at_chosen_moments_writes_each_row_once(spark_lake, tmp_path, kills):
     write_files(tmp_path, 0, 1, 2)
     for place, batch in [*kills, ("none", -1)]:
-        program = run_program(tmp_path, place, batch)
-        said, _ = program.communicate()
-        assert program.returncode == (0 if place == "none" else -9), said[-5000:]
+        status, said = Program("lake_program", tmp_path, place, batch).end()
+        assert status == (0 if place == "none" else -9), said[-5000:]
     check_tables(spark_lake, tmp_path, 0, 1, 2)
+
+
+def wait_for_lines(program, number):
+    """Wait until a program has printed so many lines about its tables, or has ended."""
+    ended = program.process.poll
+    until(lambda: len(re.findall("^(?:TABLE|WRITTEN)", program.said(), re.MULTILINE)) >= number or ended() is not None)
 
 
 @pytest.mark.long
@@ -457,36 +448,15 @@ def test_a_program_that_is_killed_at_random_moments_writes_each_row_once(spark_l
     random = Random(seed)
     write_files(tmp_path, *range(4))
     for _ in range(KILLS):
-        program, lines = run_program(tmp_path, "none", -1), random.randrange(1, 12)
-        assert program.stdout is not None
-        for line in program.stdout:
-            lines -= line.startswith(("TABLE", "WRITTEN"))
-            if not lines:
-                break
+        program = Program("lake_program", tmp_path, "none", -1)
+        wait_for_lines(program, random.randrange(1, 12))
         with suppress(subprocess.TimeoutExpired):
-            program.wait(random.random() * 2)
-        until(partial(no_members, program))
-        program.stdout.close()
-        program.wait()
-    program = run_program(tmp_path, "none", -1)
-    said, _ = program.communicate()
-    assert program.returncode == 0, said[-5000:]
+            program.process.wait(random.random() * 2)
+        program.kill()
+    status, said = Program("lake_program", tmp_path, "none", -1).end()
+    assert status == 0, said[-5000:]
     try:
         check_tables(spark_lake, tmp_path, *range(4))
     except AssertionError as error:
         error.add_note(f"KEYED_SEED={seed}")
         raise
-
-
-def no_members(program):
-    """Kill what lives of a program's session. Whether there was nothing."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == program.pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    kill(found)
-    program.poll()
-    return not found

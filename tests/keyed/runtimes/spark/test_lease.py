@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,13 @@ from keyed.runtimes.spark.checkpoint import checkpoint_lease
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.query import stream_job
 from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
+from tests.support.spark_programs import kill
 from tests.support.waiting import open_below
 
 ROOT = Path(__file__).parents[4]
 
 HOLDER = """
 import sys
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 lease = CheckpointLease(Path(sys.argv[1]), lambda: False)
@@ -51,11 +51,6 @@ if child == 0:
 print("PIDS", spark.sparkContext._gateway.proc.pid, child or 0, flush=True)
 query.await_termination()
 """
-
-
-def kill(pid):
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def never():
@@ -115,7 +110,7 @@ def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, 
         assert pids[0] == "PIDS"
         jvm, child = map(int, pids[1:])
         for pid in filter(None, (program.pid, jvm, child)):
-            stack.callback(kill, pid)
+            stack.callback(kill, [pid])
         assert program.stdout.readline() == "BATCH\n"
         os.kill(program.pid, signal.SIGKILL)
         program.wait()

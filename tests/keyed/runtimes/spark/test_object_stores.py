@@ -12,11 +12,11 @@ import keyed
 from keyed.changelog import ObjectStoreChangelog
 from keyed.job.results import Restored
 from keyed.recovery import verify
-from keyed.tables import open_tables
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.test_changelog import KEYS, ROWS, write_files
 from tests.support.s3 import SECRET, s3_server
+from tests.support.tables import poll_tables
 from tests.support.viewfs import mounted
 
 
@@ -53,8 +53,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
         undisturbed = keyed.DirectoryChangelog(tmp_path / "undisturbed")
         count(source, changelog=undisturbed).run(tmp_path / "out2", checkpoint=tmp_path / "ck3")
         assert entries(new) == entries(undisturbed)
-        with open_tables(new, tmp_path / "tables") as tables:
-            tables.poll()
+        with poll_tables(new, tmp_path / "tables") as tables:
             table = tables[next(iter(tables))]
             assert {row.key for row in table.scan()} == set(KEYS)
         plan = output.df._jdf.queryExecution().toString()
@@ -81,8 +80,7 @@ def test_with_an_export_interval_objects_do_not_depend_on_the_number_of_batches(
         assert len([key for key in server.objects if "/groups/" in key]) == 2 * 2
         assert len([key for key in server.objects if "/positions/" in key]) == 2
         assert server.requests["PUT"] == 2 * (2 + 1 + 1) + 2
-        with open_tables(old, tmp_path / "tables") as tables:
-            tables.poll()
+        with poll_tables(old, tmp_path / "tables") as tables:
             totals = [sum(entry.value[0] for entry in tables["seen"].scan(as_of=batch)) for batch in range(files)]
         assert totals == [ROWS * (batch + 1) for batch in range(files)]
         shutil.rmtree(tmp_path / "ck")

@@ -153,14 +153,6 @@ def test_chunks_of_many_rows_keep_their_order(monkeypatch):
     assert sorted(seen) == list(range(500))
 
 
-def test_equal_keys_are_one_object():
-    settings = packer(parallelism=1)
-    rows = [("key", i, i) for i in range(50)]
-    [payloads] = pack(settings, [[rows]]).values()
-    _, found = unpack(settings, payloads)
-    assert len({id(key) for key, _, _ in found}) == 1
-
-
 def test_keys_of_several_columns_are_tuples():
     settings = packer(parallelism=1, keys=("k", "v"))
     rows = [("a", 1, 0), ("a", 2, 1), ("a", 1, 2)]

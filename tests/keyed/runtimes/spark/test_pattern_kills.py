@@ -15,6 +15,7 @@ from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.pattern_life import matches
 from tests.support.spark_programs import PATIENCE, Program
+from tests.support.tables import poll_tables
 from tests.support.waiting import until
 
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "5"))
@@ -32,8 +33,7 @@ def undisturbed(folder, rows):
         read = [row for each in rows[: number + 1] for row in each]
         table = pa.Table.from_pylist([dict(zip("ktv", row, strict=True)) for row in read])
         matches(table, folder).run(folder / "out", checkpoint=folder / "checkpoint", drain=False, rows_per_batch=200)
-        with open_tables(keyed.DirectoryChangelog(folder / "log"), folder / f"tables-{number}") as tables:
-            tables.poll()
+        with poll_tables(keyed.DirectoryChangelog(folder / "log"), folder / f"tables-{number}") as tables:
             expected.append(partial_matches(tables))
     return expected
 

@@ -1,7 +1,6 @@
 """Whole queries on a real Spark session."""
 
 import datetime as dt
-import random
 import time
 from decimal import Decimal
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import keyed
 from keyed import bounded_out_of_orderness, collect_sink, errors
 from keyed.runtimes.spark.session.session_check import FORMAT
+from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     COUNTED,
@@ -26,25 +26,19 @@ from tests.keyed.runtimes.spark.functions import (
     expected_counts,
     files_source,
     parquet_rows,
+    random_rows,
     write_file,
 )
+from tests.support.jobs import collect
 from tests.support.sqlite_store import SqliteStore
 from tests.support.waiting import until
 
-KEYS = ["a", "b", "c", "d", "e", "f", "g"]
-
-
-def rows_of(seed, number, start=0, disorder=0):
-    chance = random.Random(seed)
-    return [
-        (chance.choice(KEYS), start + i + chance.randint(-disorder, disorder), chance.randrange(100))
-        for i in range(number)
-    ]
+KEYS = [*"abcdefg"]
 
 
 def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tmp_path):
     source, checkpoint, out = tmp_path / "in", tmp_path / "ck", tmp_path / "out"
-    rows = [rows_of(seed, 50, start=seed * 50) for seed in range(5)]
+    rows = [random_rows(seed, 50, start=seed * 50) for seed in range(5)]
     for number in range(2):
         write_file(source, number, rows[number])
     counted = count(files_source(spark, source), parallelism=2)
@@ -84,33 +78,22 @@ def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tm
 @pytest.mark.smoke
 def test_two_stages_side_outputs_and_the_inner_output_are_one_query_and_equal_the_local_runtime(spark, tmp_path):
     strategy = bounded_out_of_orderness(milliseconds=30)
-    batches = [rows_of(seed, 200, start=seed * 200, disorder=60) for seed in range(3)]
+    batches = [random_rows(seed, 200, start=seed * 200, disorder=60) for seed in range(3)]
     for number, rows in enumerate(batches):
         write_file(tmp_path / "in", number, rows)
     windows, ranked = best(files_source(spark, tmp_path / "in", watermark=strategy), parallelism=2)
-    outs = {name: tmp_path / name for name in ("windows", "late", "every", "best")}
-    keyed.run(
-        ranked.to(outs["best"]),
-        windows.to(outs["windows"]),
-        windows.side_output(BIG).to(outs["late"]),
-        windows.side_output(EVERY).to(outs["every"]),
-        checkpoint=tmp_path / "ck",
-        drain=True,
-    )
+
+    def outputs_of(windows, ranked):
+        late, every = windows.side_output(BIG), windows.side_output(EVERY)
+        return {"best": ranked, "windows": windows, "late": late, "every": every}
+
+    bound = [output.to(tmp_path / name) for name, output in outputs_of(windows, ranked).items()]
+    keyed.run(*bound, checkpoint=tmp_path / "ck", drain=True)
 
     elements = [{"k": k, "t": t, "v": v} for rows in batches for k, t, v in rows]
-    local_windows, local_ranked = best(keyed.stream(elements, timestamp="t", watermark=strategy), parallelism=2)
-    sinks = {name: collect_sink() for name in outs}
-    keyed.run(
-        local_ranked.to(sinks["best"]),
-        local_windows.to(sinks["windows"]),
-        local_windows.side_output(BIG).to(sinks["late"]),
-        local_windows.side_output(EVERY).to(sinks["every"]),
-        rows_per_batch=200,
-    )
-    for name, sink in sinks.items():
-        values = [tuple(value.values()) if isinstance(value, dict) else tuple(value) for value in sink.values]
-        assert parquet_rows(outs[name]) == sorted(values), name
+    local = outputs_of(*best(keyed.stream(elements, timestamp="t", watermark=strategy), parallelism=2))
+    for name, values in zip(local, collect(*local.values(), rows_per_batch=200)[0], strict=True):
+        assert parquet_rows(tmp_path / name) == sorted(map(tuple, values)), name
         assert values, name
 
 
@@ -129,7 +112,7 @@ def test_processing_time_timers_of_idle_groups_fire_by_ticks(spark, tmp_path):
 
 @pytest.mark.smoke
 def test_a_batch_dataframe_runs_to_the_end_of_its_input(spark, tmp_path):
-    rows = rows_of(1, 300, disorder=20)
+    rows = random_rows(1, 300, disorder=20)
     frame = spark.createDataFrame(rows, SCHEMA)
     strategy = bounded_out_of_orderness(milliseconds=50)
     windows, ranked = best(keyed.stream(frame, timestamp="t", watermark=strategy), parallelism=3)
@@ -171,7 +154,7 @@ def test_values_reach_the_function_as_rows_of_python_values(spark):
 
 
 def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
-    rows = [rows_of(seed, 40, start=seed * 40) for seed in range(3)]
+    rows = [random_rows(seed, 40, start=seed * 40) for seed in range(3)]
     for number, batch in enumerate(rows):
         write_file(tmp_path / "in", number, batch)
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
@@ -214,18 +197,18 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
 
 
 def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
-    write_file(tmp_path / "in", 0, rows_of(1, 60))
+    write_file(tmp_path / "in", 0, random_rows(1, 60))
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
     writer = counted.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
     query = writer.option("path", str(tmp_path / "out")).trigger(availableNow=True).start()
     query.awaitTermination()
-    assert parquet_rows(tmp_path / "out") == expected_counts(rows_of(1, 60))
+    assert parquet_rows(tmp_path / "out") == expected_counts(random_rows(1, 60))
     metrics = keyed.recovery.spark_metrics(query.lastProgress)["count"]
     assert (metrics["rows_in"], metrics["rows_out"], metrics["watermark"]) == (60, 60, 58)
 
 
 def test_workers_share_a_store_by_default_and_open_one_of_a_third_party(spark, tmp_path):
-    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
+    rows = [random_rows(seed, 60, start=seed * 60) for seed in range(3)]
     options: tuple[dict[str, Any], ...] = ({}, {"store": SqliteStore}, {"store": "memory"})
     found = []
     for number, (batch, option) in enumerate(zip(rows, options, strict=True)):
@@ -243,7 +226,7 @@ def test_workers_share_a_store_by_default_and_open_one_of_a_third_party(spark, t
 def test_files_of_state_have_names_of_their_own_and_earlier_checkpoints_go_on(spark, tmp_path, monkeypatch):
     if tuple(map(int, spark.version.split(".")[:2])) < (4, 3):
         pytest.skip("an earlier Spark does not read both versions")
-    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
+    rows = [random_rows(seed, 60, start=seed * 60) for seed in range(3)]
     log = keyed.DirectoryChangelog(tmp_path / "log")
 
     def run(number, checkpoint, changelog=None):
@@ -271,42 +254,33 @@ def frame(spark, ddl=SCHEMA):
     return spark.createDataFrame([], ddl)
 
 
-def of(spark, *ddl, **options):
-    return keyed.stream(frame(spark, *ddl), **options)
+@pytest.mark.smoke
+@pytest.mark.parametrize(("options", "message"), CASES["chains that Spark refuses"])
+def test_a_wrong_definition_is_refused_before_the_first_row(spark, options, message):
+    stream = keyed.stream(frame(spark, options.get("columns", SCHEMA)), timestamp=options.get("timestamp"))
+    output = stream.key_by(options.get("key", "k")).process(Count(), options.get("output", COUNTED))
+    with pytest.raises(errors.DefinitionError) as caught:
+        output.run()
+    assert message in str(caught.value)
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    ("chain", "said"),
+    ("chain", "message"),
     [
-        (lambda s: count(of(s, timestamp="time")), "timestamp column 'time' is not in the source: k, t, v"),
-        (lambda s: count(of(s, timestamp="k")), "timestamp column 'k' has type string"),
-        (lambda s: count(of(s, "k string, t timestamp_ntz, v bigint", timestamp="t")), "has no time zone"),
-        (lambda s: count(of(s, timestamp=lambda e: 1)), "must be a column name on Spark"),
-        (lambda s: of(s).key_by("key").process(Count(), COUNTED), "key column 'key' is not in the input"),
-        (lambda s: of(s).key_by(lambda e: 1).process(Count(), COUNTED), "takes column names on Spark"),
-        (lambda s: of(s, "k array<int>").key_by("k").process(Count(), COUNTED), "cannot be a key"),
-        (lambda s: of(s, "k timestamp_ntz").key_by("k").process(Count(), COUNTED), "cannot be a key"),
-        (lambda s: of(s, "k int, __keyed_note int").key_by("k").process(Count(), COUNTED), "reserved"),
-        (lambda s: keyed.stream(frame(s).select("k", "k")).key_by("k").process(Count(), COUNTED), "'k' twice"),
-        (lambda s: of(s).key_by("k").process(Count()), "'Count' has no output type"),
-        (lambda s: of(s).key_by("k").process(Count(), "a variant"), "'variant' is not a Spark type"),
+        (lambda rows: keyed.stream(rows, timestamp=lambda e: 1).key_by("k"), "must be a column name on Spark"),
+        (lambda rows: keyed.stream(rows).key_by(lambda e: 1), "takes column names on Spark"),
+        (lambda rows: keyed.stream(rows.select("k", "k")).key_by("k"), "'k' twice"),
         (
-            lambda s: (
-                of(s)
-                .key_by("k")
-                .process(Count(), COUNTED, name="one", parallelism=2)
-                .key_by("k")
-                .process(Count(), COUNTED, name="two", parallelism=3)
-            ),
-            "have parallelism 2 and 3",
+            lambda rows: keyed.stream(rows).key_by("k").process(Count(), COUNTED, name="a", parallelism=3).key_by("k"),
+            "have parallelism 3 and 2",
         ),
     ],
 )
-def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, said):
+def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, message):
     with pytest.raises(errors.DefinitionError) as caught:
-        chain(spark).run()
-    assert said in str(caught.value)
+        chain(frame(spark)).process(Count(), COUNTED, parallelism=2).run()
+    assert message in str(caught.value)
 
 
 @pytest.mark.smoke

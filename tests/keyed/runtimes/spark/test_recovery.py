@@ -7,23 +7,19 @@ from contextlib import suppress
 import pytest
 
 import keyed
-from keyed import bounded_out_of_orderness, collect_sink
-from tests.keyed.runtimes.spark.functions import BIG, Mishap, best, parquet_rows, write_file
+from keyed import bounded_out_of_orderness
+from tests.keyed.runtimes.spark.functions import BIG, Mishap, best, parquet_rows, random_rows, write_file
+from tests.support.jobs import collect
 from tests.support.spark_programs import Program
-
-KEYS = ["a", "b", "c", "d", "e", "f", "g"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def write_batches(folder, count, mishaps=None):
     """Write the batches, some with a row that comes to grief, and give them as elements."""
-    chance = random.Random(5)
     elements = []
     for number in range(count):
-        rows = [
-            (chance.choice(KEYS), number * 300 + i + chance.randint(-60, 60), chance.randrange(100)) for i in range(300)
-        ]
+        rows = random_rows(number, 300, number * 300, 60)
         if mishaps and number in mishaps:
             rows[150] = (*rows[150][:2], mishaps[number])
         write_file(folder / "in", number, rows)
@@ -42,18 +38,11 @@ def check(folder, elements):
         watermark=bounded_out_of_orderness(milliseconds=30),
     )
     windows, ranked = best(source, function=Mishap(str(folder / "local")))
-    sinks = {"best": collect_sink(), "windows": collect_sink(), "late": collect_sink()}
-    keyed.run(
-        ranked.to(sinks["best"]),
-        windows.to(sinks["windows"]),
-        windows.side_output(BIG).to(sinks["late"]),
-        rows_per_batch=len(elements[0]),
-        drain=True,
-    )
-    for name, sink in sinks.items():
-        values = [tuple(value.values()) if isinstance(value, dict) else tuple(value) for value in sink.values]
+    outputs = ranked, windows, windows.side_output(BIG)
+    expected, _ = collect(*outputs, rows_per_batch=len(elements[0]), drain=True)
+    for name, values in zip(("best", "windows", "late"), expected, strict=True):
         assert values, name
-        assert parquet_rows(folder / name) == sorted(values), name
+        assert parquet_rows(folder / name) == sorted(map(tuple, values)), name
 
 
 def start(folder, master="local[2]", store="memory", kind="rows"):

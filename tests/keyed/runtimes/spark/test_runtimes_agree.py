@@ -51,34 +51,19 @@ def test_a_function_that_is_another_on_spark_is_found(spark):
         assert_runtimes_agree(Where(), STREAM, output="here boolean, a bigint, b bigint", spark=spark, **OPTIONS)
 
 
-@pytest.mark.long
-def test_spark_agrees_over_two_inputs(spark):
-    told = assert_runtimes_agree(
-        Purchases(),
-        BOTH,
-        timestamp="time",
-        key="user",
-        key2="who",
-        watermark=DELAY,
-        schema="user string, page string, time bigint",
-        schema2="who string, amount bigint, time bigint",
-        output="user string, at bigint, clicks bigint",
-        spark=spark,
-    )
-    assert "and Spark give the same outputs, in 5 examples" in told
+VIEWS = "user string, page string, time bigint"
+TWO_INPUTS = [
+    (Purchases, BOTH, "user string, at bigint, clicks bigint", "who string, amount bigint, time bigint"),
+    (ToldRules, RULED, "user string, page string", "page string, limit int, time bigint"),
+]
 
 
 @pytest.mark.long
-def test_spark_agrees_over_broadcast_elements(spark):
-    told = assert_runtimes_agree(
-        ToldRules(),
-        RULED,
-        timestamp="time",
-        key="user",
-        broadcast=[RULES],
-        schema="user string, page string, time bigint",
-        schema2="page string, limit int, time bigint",
-        output="user string, page string",
-        spark=spark,
-    )
+@pytest.mark.parametrize(("function", "elements", "output", "schema2"), TWO_INPUTS)
+def test_spark_agrees_over_two_inputs_and_broadcast_elements(spark, function, elements, output, schema2):
+    options: dict[str, Any] = {"broadcast": [RULES]}
+    if function is Purchases:
+        options = {"key2": "who", "watermark": DELAY}
+    options |= {"timestamp": "time", "key": "user", "schema": VIEWS, "schema2": schema2, "output": output}
+    told = assert_runtimes_agree(function(), elements, spark=spark, **options)
     assert "and Spark give the same outputs, in 5 examples" in told

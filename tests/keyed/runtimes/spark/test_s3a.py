@@ -15,7 +15,6 @@ from obstore.store import S3Store
 import keyed
 from keyed.changelog import ObjectStoreChangelog
 from keyed.recovery import verify
-from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import count
 from tests.keyed.runtimes.spark.test_changelog import KEYS, ROWS, elements, rows_of
 from tests.keyed.runtimes.spark.test_cluster import wait_until
@@ -24,6 +23,7 @@ from tests.support.jars import S3A, NoJars, fetch
 from tests.support.minio import minio
 from tests.support.programs import NoServer
 from tests.support.spark_cluster import SparkCluster
+from tests.support.tables import poll_tables
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,8 +103,7 @@ def test_a_job_on_a_cluster_with_nothing_but_an_s3_server(options, jars, tmp_pat
     source = keyed.stream(elements(range(FILES)), timestamp="t")
     count(source, changelog=undisturbed).run(rows_per_batch=ROWS, checkpoint=tmp_path / "ck")
     assert entries(new) == entries(undisturbed)
-    with open_tables(new, tmp_path / "tables") as tables:
-        tables.poll()
+    with poll_tables(new, tmp_path / "tables") as tables:
         rows = tables.sql("SELECT key, value FROM seen ORDER BY key").to_pylist()
         assert [row["key"] for row in rows] == KEYS
     # Each row of the output is there once: the counts of a key are 1, 2, 3 and so on.

@@ -5,6 +5,7 @@ import pytest
 
 import keyed
 from tests.keyed.runtimes.spark.functions import Changes, Gathered, files, write_table
+from tests.support.jobs import collect
 
 
 def table_of(rows):
@@ -27,17 +28,12 @@ def test_values_that_change_do_not_depend_on_where_batches_are_cut(spark, tmp_pa
 
 
 def outcome(source, parallelism=1, **options):
-    first = (
-        keyed.stream(source)
-        .key_by("k")
-        .process(Changes(), "k string, x array<bigint>", name="first", parallelism=parallelism)
-    )
-    second = first.key_by("k").process(
-        Gathered(), "k string, x array<array<bigint>>", name="second", parallelism=parallelism
-    )
-    sinks = [keyed.collect_sink(), keyed.collect_sink()]
-    keyed.run(first.to(sinks[0]), second.to(sinks[1]), **options)
-    return [{key: [plain(value.x) for value in sink.values if value.k == key] for key in "ab"} for sink in sinks]
+    stream = keyed.stream(source).key_by("k")
+    first = stream.process(Changes(), "k string, x array<bigint>", name="first", parallelism=parallelism)
+    nested = "k string, x array<array<bigint>>"
+    second = first.key_by("k").process(Gathered(), nested, name="second", parallelism=parallelism)
+    values, _ = collect(first, second, **options)
+    return [{key: [plain(row.x) for row in rows if row.k == key] for key in "ab"} for rows in values]
 
 
 def plain(x):

@@ -4,7 +4,6 @@
 """
 
 import os
-import random
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify
 from keyed.runtimes.spark.session.session_check import _numbers
-from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
+from tests.keyed.runtimes.spark.functions import parquet_rows, random_rows, write_file
 from tests.keyed.runtimes.spark.stages import run
 
 ROOT = Path(__file__).parents[4]
@@ -32,9 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def write_files(folder, numbers):
     for number in numbers:
-        chance = random.Random(number)
-        rows = [(chance.choice("abcdefg"), number * 150 + i + chance.randint(-50, 50), i % 100) for i in range(150)]
-        write_file(folder / "in", number, rows)
+        write_file(folder / "in", number, random_rows(number, 150, number * 150, 50))
 
 
 @pytest.mark.parametrize("older", OLDER or [NONE])

@@ -25,6 +25,7 @@ from keyed.runtimes.spark.worker.wire import (
     encoded_mark,
     read_payload,
 )
+from tests.support.jobs import Pass
 
 SCHEMA = pa.table({"k": ["a"], "v": [1]}).schema
 #: The payload is one of rows.
@@ -123,10 +124,6 @@ TYPES = """a boolean, b tinyint, c smallint, d int, e bigint, f float, g double,
 
 @pytest.mark.parametrize("steps", [False, True], ids=["source", "filtered"])
 def test_the_plan_knows_the_schema_that_spark_delivers(spark, monkeypatch, steps):
-    class Noop(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield value.key, 1
-
     columns = [f"CAST(NULL AS {type_}) AS {name}" for name, type_ in parse_ddl(TYPES)]
     frame = spark.range(4).selectExpr("CAST(id AS STRING) AS key", "timestamp_seconds(id) AS at", *columns)
     packed = []
@@ -138,7 +135,7 @@ def test_the_plan_knows_the_schema_that_spark_delivers(spark, monkeypatch, steps
     monkeypatch.setattr(plan, "_worked", stop)
     stream = keyed.stream(frame, timestamp="at")
     stream = stream.filter(lambda value: True) if steps else stream
-    output = stream.key_by("key").process(Noop(), "key string, n int", name="op")
+    output = stream.key_by("key").process(Pass(), "key string, n int", name="op")
     with pytest.raises(ValueError, match="planned"):
         plan.build([[output.stage]], [output], 2, changelogs={})
     payloads = [read_payload(bytes(row.payload)) for row in packed[0].collect()]
