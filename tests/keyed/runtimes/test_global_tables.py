@@ -165,9 +165,11 @@ def test_it_is_kept_over_restarts_and_restores(runtime, tmp_path):
     assert run("ck", parallelism=2, changelog=changelog) == ([1.0, 2.0], 2 + 1)
     # What it has is not read into the state again.
     assert run("ck", parallelism=2, changelog=changelog) == ([1.0, 2.0], 2 + 1 + 2)
-    assert run("ck2", parallelism=3, restore_from=changelog) == ([1.0, 2.0], 7)
+    # A new checkpoint of Spark has no version of the table yet.
+    count = 2 + 1 + 2 + 2 + (runtime.session is not None)
+    assert run("ck2", parallelism=3, restore_from=changelog) == ([1.0, 2.0], count)
     table[0] = rates(EUR=7)
-    assert run("ck2", parallelism=3) == ([7.0, None], 7 + 1 + 2)
+    assert run("ck2", parallelism=3) == ([7.0, None], count + 1 + 2)
 
 
 def test_a_frame_with_a_table_is_no_dataframe(spark, tmp_path):

@@ -118,22 +118,6 @@ def test_what_is_restored_knows_how_far_each_source_was(tmp_path, after):
     assert len(found) > 40
 
 
-def test_a_silent_side_is_not_waited_for_with_idleness():
-    clock = [0]
-
-    def left():
-        for t in range(0, 60, 10):
-            clock[0] += 100
-            yield {"k": "a", "t": t, "v": 0}
-            yield keyed.PAUSE
-
-    strategy = keyed.bounded_out_of_orderness(0).with_idleness(250)
-    first, second = keyed.stream(left(), timestamp="t"), keyed.stream([], timestamp="u", watermark=strategy)
-    connected = first.connect(second).key_by("k", "other").process(Both())
-    seen = watermarks_of(connected, processing_time=lambda: clock[0])
-    assert seen == [*[keyed.MIN_TIMESTAMP] * 3, 29, 39, 49, keyed.MAX_TIMESTAMP]
-
-
 def test_idleness_alone_makes_a_batch_where_sources_pause():
     clock = [0]
 

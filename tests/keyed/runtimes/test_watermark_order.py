@@ -19,7 +19,7 @@ from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import SCHEMA
-from tests.support.jobs import Pass
+from tests.support.jobs import Pass, Sides
 from tests.support.tables import poll_tables
 
 DELAY = 10
@@ -49,18 +49,6 @@ class Everything(keyed.KeyedProcessFunction):
         if len(list(self.seen)) > 3:
             self.seen.clear()
             ctx.timer_service().register_event_time_timer(timestamp + 3)
-
-
-class Sides(keyed.KeyedCoProcessFunction):
-    seen = keyed.ListState(str)
-
-    def process_element1(self, value, ctx):
-        self.seen.add(f"left {ctx.timestamp()}")
-        yield from [(value["k"], " ".join(self.seen))]
-
-    def process_element2(self, value, ctx):
-        self.seen.add(f"right {ctx.timestamp()}")
-        yield from [(value["k"], " ".join(self.seen))]
 
 
 class Wait(keyed.KeyedProcessFunction):
@@ -143,11 +131,11 @@ def test_both_sides_of_connected_streams_wait(tmp_path):
         streams = [keyed.stream(each, timestamp="t", watermark=bounded_out_of_orderness(30)) for each in (left, right)]
         return streams[0].connect(streams[1]).key_by("k", "k").process(Sides(), order="watermark", **options)
 
-    expected = "left 10 right 20 left 30 right 40 left 50"
-    assert sides(left, right).run(rows_per_batch=1).values[-1] == ("a", expected)
-    sides(left[:2], right[:1]).run(checkpoint=tmp_path, rows_per_batch=1)
-    found = sides(left, right).run(checkpoint=tmp_path, rows_per_batch=1, drain=True).values
-    assert found[-1] == ("a", expected)
+    expected = [(1, 10), (2, 20), (1, 30), (2, 40), (1, 50)]
+    assert [(side, row.t) for side, row in sides(left, right).run(rows_per_batch=1).values] == expected
+    values = sides(left[:2], right[:1]).run(checkpoint=tmp_path, rows_per_batch=1).values
+    values += sides(left, right).run(checkpoint=tmp_path, rows_per_batch=1, drain=True).values
+    assert [(side, row.t) for side, row in values] == expected
 
 
 def test_rows_of_another_operator_wait_for_its_watermark():
