@@ -34,7 +34,7 @@ from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
 from tests.keyed.runtimes.spark.functions import Count as CountAll
 from tests.support.limits import free_port
-from tests.support.waiting import no_more, until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 BAD = keyed.OutputTag("bad", "reason string")
@@ -155,19 +155,6 @@ def test_the_port_and_its_thread_end_with_the_query(port):
     until(lambda: set(running_threads) <= before)
 
 
-def test_many_ports_leave_nothing(port):
-    def descriptors():
-        return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
-
-    metrics = JobMetrics("counts", ["counts"])
-    before = threading.active_count(), descriptors(), len(running_threads)
-    for _ in range(5):
-        export = metrics_export._Port(Prometheus(port), metrics)
-        export.close()
-        export.close()
-    until(lambda: no_more((threading.active_count(), descriptors(), len(running_threads)), before))
-
-
 def test_a_port_in_use_is_refused_before_any_damage(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -218,9 +205,6 @@ def test_a_file_has_the_last_values(tmp_path):
     assert found["keyed_query_status", ""] == 3
     assert found["keyed_watermark_seconds", ""] == float("inf")
     assert [each.name for each in tmp_path.iterdir()] == ["counts.prom"]
-    with pytest.raises(keyed.errors.UserFunctionError):
-        counts(rows(1, -1)).run(metrics=Prometheus(file=file))
-    assert parsed(file.read_text())["keyed_query_status", ""] == 2
 
 
 def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(tmp_path):

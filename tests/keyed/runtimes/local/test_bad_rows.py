@@ -60,7 +60,7 @@ def run(source, key="k", timestamp="t", function=None, **options):
 )
 def test_a_key_that_cannot_be_stored_is_bad_and_refused_without_a_side_output(key, error, message):
     # The first key is of the same type.
-    first = Decimal("Infinity") if isinstance(key, Decimal) else NOW if isinstance(key, dt.datetime) else "a"
+    first: Any = Decimal("Infinity") if isinstance(key, Decimal) else NOW if isinstance(key, dt.datetime) else "a"
     first = ("a", first) if isinstance(key, tuple) else first
     good, bad = run([{"n": 0}, {"n": 1}], key=lambda row: [first, key][row.n], timestamp=None)
     assert (good, [row.n for row in bad]) == ([first], [1])

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.job.functions import Store
 from keyed.runtimes.spark.worker import worker_caches
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.worker_caches import ReplicaCache, default_local_dir
-from keyed.stores import MemoryStore
 from keyed.stores.lmdb_store import LmdbStore
 from keyed.stores.rocks_store import RocksStore
 from tests.support.sqlite_store import SqliteStore
@@ -66,16 +64,16 @@ def test_a_store_survives_a_batch_that_fails():
         assert again is first
 
 
-def test_a_store_on_disk_is_open_during_a_batch_only(tmp_path):
+@pytest.mark.parametrize("kind", ["rocksdb", SqliteStore], ids=["rocksdb", "third party"])
+def test_a_store_on_disk_is_open_during_a_batch_only(tmp_path, kind):
     cache, other_worker = ReplicaCache(), ReplicaCache()
-    with cache.replica("op", 0, "log", tmp_path) as replica:
-        assert isinstance(replica.store, RocksStore)
+    with cache.replica("op", 0, "log", tmp_path, kind=kind) as replica:
+        assert isinstance(replica.store, RocksStore if kind == "rocksdb" else SqliteStore)
         replica.store.apply("log", 3, [(b"\x01p", b"", b"v")])
-    with other_worker.replica("op", 0, "log", tmp_path) as replica:
-        assert replica.store.position() == ("log", 3)
-        assert replica.store.get(b"\x01p", b"") == b"v"
-    with cache.replica("op", 0, "log", tmp_path) as replica:
-        assert replica.store.position() == ("log", 3)
+    for worker in (other_worker, cache):
+        with worker.replica("op", 0, "log", tmp_path, kind=kind) as again:
+            assert again.stores_opened == 1
+            assert (again.store.position(), again.store.get(b"\x01p", b"")) == (("log", 3), b"v")
 
 
 def test_a_shared_store_is_opened_once_and_reads_during_a_batch_only(tmp_path, monkeypatch):
@@ -110,17 +108,6 @@ def test_a_shared_store_that_is_damaged_while_it_is_open_starts_empty(tmp_path):
     with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
         assert (replica.store.position(), replica.stores_opened) == (None, 1)
         replica.close()
-
-
-def test_a_store_of_a_third_party_is_open_during_a_batch_only(tmp_path):
-    cache = ReplicaCache()
-    with cache.replica("op", 0, "log", tmp_path, kind=SqliteStore) as replica:
-        replica.store.apply("log", 3, [(b"\x01p", b"", b"v")])
-    with cache.replica("op", 0, "log", tmp_path, kind=SqliteStore) as again:
-        assert (again, again.stores_opened) == (replica, 1)
-        assert isinstance(again.store, SqliteStore)
-        assert (again.store.position(), again.store.get(b"\x01p", b"")) == (("log", 3), b"v")
-    assert len(list(tmp_path.rglob("entries.db"))) == 1
 
 
 def test_the_processes_that_hold_a_store_in_memory_are_counted(tmp_path, monkeypatch):
@@ -250,12 +237,6 @@ def test_the_worker_passes_schemas_that_the_jvm_need_not_parse():
     assert all(isinstance(schema, StructType) for schema in handle.schemas)
     names = [schema.simpleString() for schema in handle.schemas]
     assert names == ["struct<row:bigint>", "struct<record:binary>", "struct<record:binary>"]
-
-
-def test_a_replica_can_be_given_a_store_for_each_batch():
-    replica = Replica(MemoryStore())
-    replica.store = MemoryStore()
-    replica.close()
 
 
 def test_workers_that_end_in_a_store_do_so_twice_at_most(tmp_path):
