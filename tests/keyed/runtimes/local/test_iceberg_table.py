@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import sys
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +13,7 @@ import pytest
 import keyed
 from keyed.destinations.iceberg_table import IcebergWriter
 from keyed.errors import DefinitionError, SinkError
+from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.local.table_sinks import AppendSuite, TableSuite, UpsertSuite, changes, row
 from tests.support.jobs import PassTuple
 
@@ -115,9 +115,7 @@ def test_a_batch_that_comes_again_is_not_written_again_also_when_its_snapshot_ha
 
 
 def test_parameters_that_exclude_each_other_are_refused(tmp_path):
-    wrong: list[dict[str, Any]] = [{"table": "t"}, {"table": "a."}, {"table": "a.b", "catalog": ""}]
-    wrong += [{"table": "a.b", "mode": "merge"}, {"table": "a.b", "key": "k"}]
-    for parameters in wrong:
+    for parameters in CASES["parameters of iceberg_sink that are refused"]:
         with pytest.raises(DefinitionError):
             keyed.iceberg_sink(**parameters)
     assert "s3cr3t" not in repr(keyed.iceberg_sink("a.b", options={"token": "s3cr3t"}))

@@ -22,8 +22,8 @@ def emitted(*pairs):
     return made
 
 
-def frames(emitter, main=(), passed_on=(), **side):
-    result = BatchResult(emitted(*main), {tag: emitted(*pairs) for tag, pairs in side.items()}, 5, {})
+def frames(emitter, main=(), passed_on=(), *, emitting=emitted, **side):
+    result = BatchResult(emitting(*main), {tag: emitting(*values) for tag, values in side.items()}, 5, {})
     return [
         pa.Table.from_pandas(frame).to_pydict()
         for frame in emitter.frames(result, emitter.rows(), list(passed_on), [MARK])
@@ -105,10 +105,7 @@ def emitted_tables(*tables):
 
 
 def table_frames(emitter, *main, **side):
-    result = BatchResult(emitted_tables(*main), {tag: emitted_tables(*tables) for tag, tables in side.items()}, 5, {})
-    return [
-        pa.Table.from_pandas(frame).to_pydict() for frame in emitter.frames(result, emitter.rows(), [b"Sxyz"], [MARK])
-    ]
+    return frames(emitter, main, [b"Sxyz"], emitting=emitted_tables, **side)
 
 
 def test_tables_are_columns_with_their_timestamps():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.joins import IntervalJoin, Select, TableJoin
+from keyed.joins import IntervalJoin
 from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, pair, write_file
 from tests.keyed.runtimes.test_two_inputs import rows_of, tuples
 from tests.support.explained import computed
@@ -42,22 +40,6 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
     found = sorted(map(tuple, out.run().values), key=str)
     assert found == by_row(LEFT, RIGHT, INTERVAL)
     assert len(found) > 10
-
-
-@pytest.mark.parametrize("path", ["vectorized", pytest.param("row", marks=pytest.mark.long)])
-def test_the_changes_of_two_tables_lead_to_the_joined_table_of_the_local_runtime(spark, path):
-    frames = spark.createDataFrame(tuples(LEFT), SCHEMA), spark.createDataFrame(tuples(renamed(RIGHT)), OTHER)
-    held: list[set[tuple[Any, ...]]] = []
-    way: Any
-    for sources, way in ((frames, path), ((LEFT, renamed(RIGHT)), "row")):
-        join = TableJoin(Select(["k", "v"], ["w"]), how="inner", left_table=True, path=way)
-        streams = [keyed.stream(each, timestamp=name) for each, name in zip(sources, "tu", strict=True)]
-        keyed_by = streams[0].connect(streams[1]).key_by("k", "other")
-        held.append(set())
-        for *row, change in keyed_by.process(join, f"{PAIRS}, change int").run().values:
-            (held[-1].add if change > 0 else held[-1].remove)(tuple(row))
-    assert held[0] == held[1]
-    assert len(held[0]) == 3
 
 
 @pytest.mark.long
