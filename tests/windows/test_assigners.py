@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed import windows as w
 from keyed.errors import DefinitionError
-from keyed.windows.triggers import NeverTrigger
 
 
 def wrong(value) -> Any:
@@ -50,23 +49,6 @@ def test_sessions():
     dynamic = w.EventTimeSessionWindows.with_dynamic_gap(len)
     assert assigned(dynamic, 10, element="four") == [(10, 14)]
     assert assigned(w.EventTimeSessionWindows.with_gap(5000), MAX_TIMESTAMP) == [(MAX_TIMESTAMP, MAX_TIMESTAMP + 1)]
-
-
-def test_global_and_count_windows():
-    assert w.GlobalWindows.create().assign_windows("x", 5, 5) == (w.GlobalWindow(),)
-    assert isinstance(w.GlobalWindows.create().default_trigger(), NeverTrigger)
-    assert isinstance(w.GlobalWindows.create_with_end_of_stream_trigger().default_trigger(), w.EventTimeTrigger)
-    assert repr(w.CountWindows.of(3).default_trigger()) == "PurgingTrigger(CountTrigger(3))"
-    assert w.CountWindows.of(3).default_evictor() is None
-    assert repr(w.CountWindows.of(3, 2).default_trigger()) == "CountTrigger(2)"
-    assert w.CountWindows.of(3, 2).default_evictor() is not None
-
-
-def test_default_triggers_follow_the_clock():
-    assert isinstance(w.TumblingEventTimeWindows.of(5).default_trigger(), w.EventTimeTrigger)
-    assert isinstance(w.TumblingProcessingTimeWindows.of(5).default_trigger(), w.ProcessingTimeTrigger)
-    assert w.TumblingEventTimeWindows.of(5).event_time
-    assert not w.ProcessingTimeSessionWindows.with_gap(5).event_time
 
 
 @pytest.mark.parametrize(

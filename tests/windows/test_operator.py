@@ -194,6 +194,22 @@ def test_per_window_state_is_refused_where_windows_merge():
             h.advance_watermark(100)
 
 
+def test_tumbling_count_windows():
+    with harness_of(window_rows(assigner=w.CountWindows.of(2), process=Collect())) as h:
+        for value in range(5):
+            h.process(("k", value), None)
+        assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
+
+
+def test_sliding_count_windows():
+    with harness_of(window_rows(assigner=w.CountWindows.of(3, 2), aggregate={"all": w.CollectList(value_of)})) as h:
+        for value in range(6):
+            h.process(("k", value), None)
+        h.crash_and_recover()
+        assert [v.all for v, _ in h.take_output()] == [[0, 1], [1, 2, 3], [3, 4, 5]]
+        assert h.state_entries() <= 4
+
+
 def test_global_windows_at_the_end_of_the_stream():
     op = window_rows(assigner=w.GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": w.Count()})
     with harness_of(op) as h:
