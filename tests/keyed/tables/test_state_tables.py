@@ -206,6 +206,16 @@ def test_time_travel_by_time_takes_the_newest_batch_that_is_not_younger(job):
         tables["total"].get("a", as_of=datetime.fromtimestamp(-1, UTC))
 
 
+def test_entries_expire_by_the_clock_of_the_batch_that_is_asked(job):
+    harness, tables, _ = job
+    harness.advance_processing_time(49)
+    harness.advance_processing_time(50)
+    tables.poll()
+    assert tables["briefly"].get("a", as_of=2) == 1
+    assert tables["briefly"].get("a") is None
+    assert len(tables["briefly"]) == 0
+
+
 def test_a_snapshot_stays_as_it_is_while_the_follower_goes_on(tmp_path):
     with followed(Everything(), tmp_path, opened={"history": 0}) as (harness, tables):
         harness.process(("a", "sell", 1))
