@@ -226,7 +226,7 @@ BESIDE = {
         ("keyed.tables.state_tables", "Snapshot"),
         ("keyed.tables.subscription", "Subscription"),
         ("keyed.tables.server.app", "make_app"),
-        ("keyed.tables.server.serving", "ServeOptions"),
+        ("keyed.tables.server.http_server", "ServeOptions"),
     ),
     "testing.md": (
         ("keyed.testing.properties", "PropertyOptions"),
@@ -278,7 +278,7 @@ MADE_BY_CALLS |= {
     "keyed.tables.replication",
     "keyed.tables.state_tables",
     "keyed.tables.subscription",
-    "keyed.testing.replaying",
+    "keyed.testing.replaying.Replayed",
     "keyed.job.global_tables",
     "keyed.joins.lookups",
     "keyed.windows.stream",
@@ -636,7 +636,7 @@ def _own_doc(thing: Any) -> str:
 def _is_constructed(cls: type) -> bool:
     """Return whether users call the class: neither only the library does, nor has it class methods for that."""
     if (
-        cls.__module__ in MADE_BY_CALLS
+        {cls.__module__, f"{cls.__module__}.{cls.__name__}"} & MADE_BY_CALLS
         or issubclass(cls, enum.Enum)
         or typing.is_typeddict(cls)
         or getattr(cls, "_is_protocol", False)

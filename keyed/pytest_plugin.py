@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +40,8 @@ def keyed_harness() -> Iterator[Callable[..., KeyedTestHarness]]:
     """Create harnesses, like `keyed.testing.KeyedTestHarness`, that are closed after the test."""
     from keyed.testing import KeyedTestHarness
 
-    harnesses: list[KeyedTestHarness] = []
-
-    def make(*arguments: Any, **options: Any) -> KeyedTestHarness:
-        harnesses.append(KeyedTestHarness(*arguments, **options))
-        return harnesses[-1]
-
-    yield make
-    for harness in harnesses:
-        harness.close()
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(KeyedTestHarness(*arguments, **options))
 
 
 @pytest.fixture(scope="session")

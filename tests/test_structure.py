@@ -77,7 +77,7 @@ IMPORTS_BY_NAME = {
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.options": "keyed.runtimes.",
     "keyed.job.streams": "keyed.runtimes.",
-    "keyed.tables.operator_table": "keyed.windows.",
+    "keyed.tables.entries": "keyed.windows.",
     "keyed.tables.push_worker": "keyed.sql.",
     "keyed.testing": "keyed.testing.",
     "keyed.topics": "keyed.runtimes.",
@@ -919,7 +919,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 56_315,
+    "code lines of the source": 55_974,
     "code lines of keyed/sql": 4_500,
     "code lines of the tests": 62_080,
     "exported names without keyed.pyflink": 220,

@@ -11,15 +11,19 @@ from contextlib import suppress
 from keyed.changelog import DirectoryChangelog, ObjectStoreChangelog
 from keyed.cli.command import (
     CHANGELOG,
+    CHANGELOGS,
+    CHECKPOINTS,
+    FREE,
+    Place,
     add_groups,
     add_settings,
     changelog_of,
     check_checkpoint,
+    check_place,
+    check_reader,
     check_tables_folder,
     command,
 )
-from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, Place, check_place
-from keyed.cli.stdout import check_reader
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import RestoreProgress
@@ -42,7 +46,7 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
 
 
 @command("Fold the history of a changelog in a directory into its bases. The job may be running.", _add_compact)
-def _compact(arguments: argparse.Namespace) -> int:
+def _compact(arguments: argparse.Namespace) -> None:
     """Compact, and print the sizes of each key group."""
     allowed = frozenset({Place.CHANGELOG, Place.OBJECTS})
     place = check_place(arguments.path, allowed, "PATH", "the folder of a changelog, or its prefix in an object store")
@@ -57,7 +61,6 @@ def _compact(arguments: argparse.Namespace) -> int:
             f"{done.group:>5}  {done.base:>4}  {done.newest:>6}  {done.base_bytes:>13}  {done.history_bytes:>16}  "
             f"{done.removed_bytes:>13}"
         )
-    return 0
 
 
 def _add_flush(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +77,7 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
 @command(
     "Export committed batches of a checkpoint, of the local runtime or of Spark, that its changelogs lack.", _add_flush
 )
-def _flush(arguments: argparse.Namespace) -> int:
+def _flush(arguments: argparse.Namespace) -> None:
     """Flush, and print the last batch of each operator."""
     check_checkpoint(arguments.checkpoint)
     changelogs = {}
@@ -85,7 +88,6 @@ def _flush(arguments: argparse.Namespace) -> int:
         changelogs[operator] = changelog_of(text, arguments, may_be_new=True)
     for operator, batch in flush(arguments.checkpoint, changelogs).items():
         print(f"{operator}: batch {batch}")
-    return 0
 
 
 def _add_restore(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +104,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
     "Create a checkpoint of the local runtime from the changelogs of a job's operators, at any parallelism.",
     _add_restore,
 )
-def _restore(arguments: argparse.Namespace) -> int:
+def _restore(arguments: argparse.Namespace) -> None:
     """Restore, and print what was restored."""
     check_place(arguments.checkpoint, FREE, "CHECKPOINT", "a new folder for the checkpoint")
     as_of = batch_or_time(arguments.as_of, "--as-of")
@@ -115,7 +117,6 @@ def _restore(arguments: argparse.Namespace) -> int:
     print(f"restored batch {restored.batch_id}")
     if not restored.with_position:
         print("there is no position of the local runtime: sources will be read from their start")
-    return 0
 
 
 def _add_standby(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +129,7 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
 
 
 @command("Follow a changelog into a folder of state tables until interrupted, for a fast restore.", _add_standby)
-def _standby(arguments: argparse.Namespace) -> int:
+def _standby(arguments: argparse.Namespace) -> None:
     """Follow, and print each new batch and the lag of the copy. A permanent error ends the command."""
     check_tables_folder(arguments.path, "PATH")
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
@@ -152,7 +153,6 @@ def _standby(arguments: argparse.Namespace) -> int:
                     break
                 check_reader()
                 wait.wait(arguments.every)
-    return 0
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

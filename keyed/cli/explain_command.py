@@ -25,7 +25,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 @command("Print the causes and remedies of an error.", _add_explain, "StateSchemaChanged")
-def _explain(arguments: argparse.Namespace) -> int:
+def _explain(arguments: argparse.Namespace) -> None:
     codes = [name for name in errors.__all__ if issubclass(getattr(errors, name), KeyedError)]
     known = {name.lower(): name for name in codes}
     code = known.get(arguments.code.lower())
@@ -40,7 +40,6 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(f"\n{section}")
     if address := _documentation():
         print(f"\n{address}errors/{code}")
-    return 0
 
 
 def _section(text: str, code: str) -> str:

@@ -12,8 +12,7 @@ import msgspec
 
 from keyed.base.arguments import clock_text
 from keyed.changelog.model import batch_id
-from keyed.cli.command import check_checkpoint, command, session_for
-from keyed.cli.shown_rows import namespace_text, print_json, print_rows
+from keyed.cli.command import check_checkpoint, command, namespace_text, print_json, print_rows, session_for
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_entries
@@ -22,11 +21,9 @@ from keyed.errors import OperatorChanged
 from keyed.formats.json_writer import as_json
 from keyed.recovery.local_checkpoint import Checkpoint, committed
 from keyed.runtimes.recovering import operators_of
-from keyed.tables.entries import EntryReader
+from keyed.tables.entries import EntryReader, OperatorTableReader, shown_entries
 from keyed.tables.json_values import key_of as key_of_text
-from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.state_table import timer_of
-from keyed.tables.stored_entries import shown_entries
 
 _TIMERS = "timers"
 
@@ -179,7 +176,7 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
         CorruptionError: It is damaged.
     """
     from keyed.base.schemas import schema_of
-    from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups
+    from keyed.runtimes.spark.checkpoint.spark_recovery import Selection, committed_metas, for_groups
 
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
         return {"found": as_json(inspect_group(meta, log, key)).decode()}

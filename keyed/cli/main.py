@@ -13,8 +13,7 @@ from itertools import takewhile
 import keyed
 from keyed.base.arguments import similar
 from keyed.cli import changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands
-from keyed.cli.command import Command
-from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
+from keyed.cli.command import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, Command, discard_stdout
 from keyed.errors import KeyedError
 
 
@@ -92,11 +91,11 @@ def main(arguments: Sequence[str]) -> int:
     _check_names(root, commands, arguments)
     parsed = root.parse_args(arguments)
     try:
-        status: int = parsed.run(parsed)
+        status: int | None = parsed.run(parsed)
     except KeyedError as error:
         sys.stderr.write(f"error: {error} (see: keyed explain {error.code})\n")
         return 1
-    return status
+    return status or 0
 
 
 def console() -> None:

@@ -12,8 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.arguments import type_of
-from keyed.cli.command import CHANGELOG, add_list, add_settings, changelog_of, command
-from keyed.cli.places import Place, check_place
+from keyed.cli.command import CHANGELOG, Place, add_list, add_settings, changelog_of, check_place, command
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function
 from keyed.job.state import MapState
@@ -54,7 +53,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     "changelogs/sales app:Sales app:NewSales app:sales_topic --key shop --timestamp time",
     "changelogs/priced app:Priced app:NewPriced records/priced --key shop --broadcast app:PRICES",
 )
-def _replay(arguments: argparse.Namespace) -> int:
+def _replay(arguments: argparse.Namespace) -> None:
     """Replay, and print the differences."""
     from keyed.testing import replay
 
@@ -79,7 +78,6 @@ def _replay(arguments: argparse.Namespace) -> int:
         print(line)
     what = f"{len(result.lines)} lines differ" if result.lines else "nothing differs"
     print(f"batches {result.first} to {result.last}, {result.rows} rows: {what}")
-    return 0
 
 
 def _function(name: str) -> Function:

@@ -12,11 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.lease import ScratchFolder
-from keyed.cli.command import add_list, add_settings, check_tables_folder, command, parse_pairs, read_text, settings_of
-from keyed.cli.places import FREE, Place, check_place
-from keyed.cli.shown_rows import print_json, print_rows
+from keyed.cli.command import (
+    FREE,
+    Place,
+    add_list,
+    add_settings,
+    check_place,
+    check_tables_folder,
+    command,
+    parse_pairs,
+    print_json,
+    print_rows,
+    read_text,
+    settings_of,
+)
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.tables.operator_table import shown_time
+from keyed.tables.entries import shown_time
 
 if TYPE_CHECKING:
     from keyed import sql
@@ -73,7 +84,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     "averages.sql --input readings=readings --runtime spark --checkpoint state --tables tables",
     "averages.sql --bootstrap localhost:9092 --checkpoint state",
 )
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     """Run a script, print the records that it writes, and serve its tables."""
     from keyed import sql
 
@@ -108,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             if kafka is not None and not kafka.bounded:
                 _follow(text, inputs, kafka, arguments, options)
-                return 0
+                return
             result = sql.script(text, inputs, kafka=kafka, **options)
         except QueryFailed as error:
             cause = error.__cause__
@@ -127,7 +138,6 @@ def _run(arguments: argparse.Namespace) -> int:
                     page=True,
                     ready=lambda address: print(address, flush=True),
                 )
-    return 0
 
 
 def _kafka(arguments: argparse.Namespace) -> sql.Kafka | None:

@@ -20,19 +20,23 @@ from keyed.base.background import keep_little_free_memory
 from keyed.base.lease import ScratchFolder
 from keyed.cli.command import (
     CHANGELOG,
+    CHANGELOGS,
     Command,
+    Place,
     add_groups,
     add_settings,
     changelog_of,
+    check_place,
+    check_reader,
     check_tables_folder,
     command,
+    namespace_text,
+    print_json,
+    print_rows,
     read_text,
     settings_of,
     topic_of,
 )
-from keyed.cli.places import CHANGELOGS, Place, check_place
-from keyed.cli.shown_rows import namespace_text, print_json, print_rows
-from keyed.cli.stdout import check_reader
 from keyed.destinations.sink import Sink
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.formats.declared_formats import Avro, Json
@@ -79,7 +83,7 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 def _command(
     help: str, add: Callable[[argparse.ArgumentParser], None] | None, *examples: str
-) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
+) -> Callable[[Callable[[argparse.Namespace], int | None]], Command]:
     """Make a function a command on tables, with the arguments that all these commands share."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +153,7 @@ def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> Non
 
 
 @_command("List the tables of a job: kinds, types, entries.", None, "job-log")
-def _tables(arguments: argparse.Namespace) -> int:
+def _tables(arguments: argparse.Namespace) -> None:
     with _open(arguments) as tables:
         rows = (
             {
@@ -164,7 +168,6 @@ def _tables(arguments: argparse.Namespace) -> int:
             for name, table in tables.share.items()
         )
         _print(arguments, rows)
-    return 0
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
@@ -206,14 +209,13 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 @_command("Print the entries of a range of keys.", _add_scan, "job-log sold --prefix D --limit 10")
-def _scan(arguments: argparse.Namespace) -> int:
+def _scan(arguments: argparse.Namespace) -> None:
     with _open(arguments) as tables:
         table = tables[arguments.table]
         first = table.first()
         bounds = bounds_of(vars(arguments), first and first.key, "--")
         scan = table.scan(**bounds, limit=arguments.limit, as_of=batch_or_time(arguments.as_of, "--as-of"))
         _print(arguments, map(_row_maker(table, is_json=arguments.json), scan))
-    return 0
 
 
 def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[str, Any]]:
@@ -234,13 +236,12 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
 
 
 @_command("Print the versions of an entry.", _add_place, "job-log sold 'Die Hard'")
-def _history(arguments: argparse.Namespace) -> int:
+def _history(arguments: argparse.Namespace) -> None:
     with _open(arguments) as tables:
         table = tables.share[arguments.table]
         key, entry, namespace = _place(table, arguments)
         versions = table.history(key, entry, namespace=namespace)
         _print(arguments, (_version(version, arguments.json) for version in versions))
-    return 0
 
 
 def _version(version: Version, is_json: bool) -> dict[str, Any]:
@@ -265,9 +266,10 @@ def _add_sql(parser: argparse.ArgumentParser) -> None:
     "job-log 'select key, value from sold order by value desc limit 3'",
     "job-log 'select key, value from sold where value > 3 emit changes'",
 )
-def _sql(arguments: argparse.Namespace) -> int:
+def _sql(arguments: argparse.Namespace) -> None:
     if _PUSH.search(arguments.query):
-        return _push(arguments)
+        _push(arguments)
+        return
     if arguments.after is not None:
         raise DefinitionError(f"--after {arguments.after!r} is for queries that end with EMIT CHANGES")
     with _open(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
@@ -278,10 +280,9 @@ def _sql(arguments: argparse.Namespace) -> int:
             free = (name, *(f"{name}_{number}" for number in range(1, result.num_columns)))
             names.append(next(new for new in free if new not in names))
         _print(arguments, result.rename_columns(names).to_pylist())
-    return 0
 
 
-def _push(arguments: argparse.Namespace) -> int:
+def _push(arguments: argparse.Namespace) -> None:
     """Print the rows of a push query until interrupted, or up to its limit."""
     from keyed.sql import subscribe
 
@@ -294,7 +295,6 @@ def _push(arguments: argparse.Namespace) -> int:
         with suppress(KeyboardInterrupt):
             while not subscription.is_done:
                 _print_changes(subscription.take(1.0))
-    return 0
 
 
 def _add_tail(parser: argparse.ArgumentParser) -> None:
@@ -305,7 +305,7 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
 
 
 @_command("Print a table, and then each change of it, as JSON.", _add_tail, "job-log sold --after now")
-def _tail(arguments: argparse.Namespace) -> int:
+def _tail(arguments: argparse.Namespace) -> None:
     """Print changes until interrupted, or up to the limit."""
     with _open(arguments) as tables:
         subscription = tables[arguments.table].subscribe(prefix=arguments.prefix, after=arguments.after)
@@ -315,7 +315,6 @@ def _tail(arguments: argparse.Namespace) -> int:
                 changes = subscription.take(1.0)[:left]
                 _print_changes(changes)
                 left = None if left is None else left - len(changes)
-    return 0
 
 
 def _print_changes(changes: Sequence[Any]) -> None:
@@ -345,7 +344,7 @@ def _add_replicate(parser: argparse.ArgumentParser) -> None:
     "job-log sold --tables job-tables --to-topic kafka://localhost:9092/sold",
     "job-log sold --tables job-tables --to-delta lake/sold --once",
 )
-def _replicate(arguments: argparse.Namespace) -> int:
+def _replicate(arguments: argparse.Namespace) -> None:
     """Copy a table until interrupted, or once."""
     settings = settings_of(arguments)
     if (arguments.to_topic is None) == (arguments.to_delta is None):
@@ -368,7 +367,6 @@ def _replicate(arguments: argparse.Namespace) -> int:
                 else:
                     replication.join()
         print(f"batch {replication.batch}, {replication.rows} rows written, {replication.tombstones} removed")
-    return 0
 
 
 def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> UpsertTopic:
@@ -416,7 +414,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 @_command("Serve the tables over HTTP.", _add_serve, "job-log --tables job-tables --port 8765")
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> None:
     from keyed.tables.server import Access, Peers, serve
 
     keep_little_free_memory()
@@ -440,7 +438,6 @@ def _serve(arguments: argparse.Namespace) -> int:
             page=Path(arguments.page) if arguments.page else arguments.page is not None,
             ready=lambda address: print(address if arguments.page is not None else f"{address}/tables", flush=True),
         )
-    return 0
 
 
 def _tokens(path: Path) -> dict[str, list[str]]:

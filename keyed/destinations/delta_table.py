@@ -17,13 +17,15 @@ from keyed.base.arguments import path_text, texts
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema, quoted
 from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide, folder_identity, local_folder
-from keyed.destinations.table_sink import TableMode, TableSink, option_names
-from keyed.destinations.table_writers import (
+from keyed.destinations.table_sink import (
     DATABRICKS,
     LakeTable,
+    TableMode,
+    TableSink,
     TableWriter,
     finds_library,
     library,
+    option_names,
     set_for,
     text_of,
 )

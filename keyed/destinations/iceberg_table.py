@@ -18,8 +18,17 @@ from keyed.base.arguments import shown, text, texts
 from keyed.base.extras import extra
 from keyed.base.schemas import Schema, quoted
 from keyed.destinations.sink import PREFIX, BatchMark, Owner, SinkWriter, SparkSide
-from keyed.destinations.table_sink import TableMode, TableSink, option_names
-from keyed.destinations.table_writers import DATABRICKS, LakeTable, TableWriter, finds_library, library, set_for
+from keyed.destinations.table_sink import (
+    DATABRICKS,
+    LakeTable,
+    TableMode,
+    TableSink,
+    TableWriter,
+    finds_library,
+    library,
+    option_names,
+    set_for,
+)
 from keyed.errors import DefinitionError, SessionError, SinkError
 
 if TYPE_CHECKING:

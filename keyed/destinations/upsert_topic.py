@@ -31,9 +31,9 @@ from keyed.base.schemas import Schema
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.destinations.sink import CopiedTable, Owner, Sink, SinkWriter, TableChanges
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
-from keyed.formats.column_schemas import avro_record
 from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
+from keyed.formats.sql_types import avro_record
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
 from keyed.kafka.client import Headers, Partition, declared_cluster, is_permanent
 

@@ -18,10 +18,9 @@ import attrs
 import msgspec
 
 from keyed.errors import DefinitionError, SourceError
-from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
 from keyed.formats.declared_formats import Avro, Registry
 from keyed.formats.file_rows import cells_of, json_values, long_fields
-from keyed.formats.sql_types import STRING, BadValue, SqlType
+from keyed.formats.sql_types import STRING, WRAPPERS, BadValue, ProtobufMessage, SqlType, avro_schema, json_schema
 from keyed.formats.topic_values import HEADER, MOMENTS, avro_writer, check_format, header_of, plain_message, zigzag
 from keyed.formats.topic_values import decoder as registry_decoder
 from keyed.formats.typed_columns import column, columns_of, plain_values

@@ -33,8 +33,7 @@ from keyed.base.schemas import Schema, schema_of
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
-from keyed.destinations.choose import SinkLike, sink_of
-from keyed.destinations.function import CollectSink, nowhere
+from keyed.destinations.function import CollectSink, SinkLike, nowhere, sink_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.context import OutputTag, check_descriptors
 from keyed.job.explanation import explained

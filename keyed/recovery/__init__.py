@@ -11,13 +11,13 @@ from keyed.recovery.reading import read_changelog
 
 if TYPE_CHECKING:
     from keyed.runtimes.recovering import flush, restore, verify
-    from keyed.runtimes.spark.query.group_marks import spark_metrics
+    from keyed.runtimes.spark.query.exports import spark_metrics
 
 #: Names that need a runtime, by its module.
 _ON_DEMAND = {
     "flush": "recovering",
     "restore": "recovering",
-    "spark_metrics": "spark.query.group_marks",
+    "spark_metrics": "spark.query.exports",
     "verify": "recovering",
 }
 

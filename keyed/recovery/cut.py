@@ -4,6 +4,8 @@ The origin of a changelog is the one from which its job was restored, so that fo
 under the name ``origin``, the JSON array ``[log id, sequence]``: after batch ``sequence`` of that changelog the history
 continues in this one. Under the name ``ancestors`` it keeps the JSON array of the log ids of that changelog, of its own
 origin, and so on, the newest first.
+
+A cut has the queries that a restored query continues, on any runtime: it may write to the folders of their sinks.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import attrs
 
 from keyed.base.arguments import instant_ms
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, all_positions, batch_id, sequence_of
+from keyed.codec.frames import RecordFormat
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.job.restoring import RestorePoint
 
@@ -266,3 +269,28 @@ def _read(changelog: Changelog, name: str, convert: Callable[[Any], _T]) -> _T |
         return None if data is None else convert(json.loads(data))
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"the record {name!r} is malformed: {error}", where=str(changelog)) from error
+
+
+@attrs.frozen
+class _Queries:
+    """Common fields of the positions of all runtimes."""
+
+    queries: list[str] = attrs.field(factory=list)
+
+
+#: Formats by the kind of a position: `LocalPosition` and `SparkPosition`.
+_FORMATS: dict[bytes, RecordFormat[_Queries]] = {kind: RecordFormat(kind, 1, _Queries) for kind in (b"KRUN", b"KSPK")}
+
+
+def lineage(cut: Cut) -> list[str]:
+    """Return the ids of the queries that a query restored at a cut continues.
+
+    A query restored to a past state continues none: it is a branch beside the query that continued from there.
+
+    Raises:
+        CorruptionError: The position of the cut is damaged.
+    """
+    position = cut.position
+    if cut.is_past or position is None or position[:4] not in _FORMATS:
+        return []
+    return _FORMATS[position[:4]].decode(position, f"position of batch {batch_id(cut.sequence)} in a changelog").queries

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from threading import Lock
-from types import TracebackType
 from typing import Any, Self
 
 from keyed.engine.batch import Chunk
@@ -83,9 +82,7 @@ class Collector:
         self._growth = GrowthBound(_STEP_BYTES, share=4)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _THRESHOLDS.restore()
 
     def collect(self) -> None:

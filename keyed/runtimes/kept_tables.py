@@ -1,18 +1,23 @@
-"""The state tables that a query keeps for its operators: `keyed.run` and `keyed.start` with ``tables=``."""
+"""The state tables that a query keeps for its operators: `keyed.run` and `keyed.start` with ``tables=``.
+
+The result of a run reads them, and has the values that its sinks have collected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Self
 
+from keyed.arrow.write import table_of_values
 from keyed.base.private_files import folder_path
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogDiverged, DefinitionError, KeyedError
-from keyed.job.graph import Stage
+from keyed.job.graph import BoundOutput, Stage
 from keyed.job.options import Options
+from keyed.job.results import Restored, RunResult
 from keyed.tables.state_tables import StateTables, discard_unwritten, keep_tables, read_kept_tables
 
 #: Seconds between two polls of the changelogs.
@@ -110,3 +115,28 @@ def _check_unwritten(last: Stage, folder: str) -> None:
                     f"the folder first, with shutil.rmtree({folder!r}, ignore_errors=True) in the same cell; or, to "
                     "continue, begin once with a new folder and a checkpoint=, and give both to every run"
                 )
+
+
+def result_of(
+    outputs: Sequence[BoundOutput],
+    batches: range,
+    metrics: dict[str, dict[str, int]],
+    restored: Restored | None,
+    read_tables: Callable[[], StateTables] | None = None,
+) -> RunResult:
+    """Return the result of a run.
+
+    Args:
+        outputs: Its outputs. Several collected ones have no common columns.
+        batches: Ids of the batches that it has committed.
+        metrics: Counters at its end.
+        restored: The restored batch.
+        read_tables: Opens its state tables, if it has kept any.
+    """
+    schemas, values = [], []
+    for bound in outputs:
+        if (collected := bound.sink.collected) is not None:
+            schemas.append(bound.output.schema)
+            values += [value for batch in batches for value in collected.get(batch, ())]
+    table = partial(table_of_values, schema=schemas[0] if len(schemas) == 1 else None)
+    return RunResult(values, len(batches), metrics, restored, read_tables, table)

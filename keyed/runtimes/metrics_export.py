@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -91,11 +91,8 @@ def exported_replication(replication: Replication, config: Any) -> Iterator[None
         raise DefinitionError(
             f"export({replication!r}): give the result of StateTable.replicate; a query takes metrics= itself"
         )
-    export = _begun(config, ReplicationMetrics(replication.table, replication.metrics))
-    try:
+    with closing(_begun(config, ReplicationMetrics(replication.table, replication.metrics))):
         yield
-    finally:
-        export.close()
 
 
 class _Port:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,12 +195,10 @@ def restore(
         return cut, loaders
 
     try:
-        cut, loaders = with_cut(by_name, loaded)
-        _, restored = commit_restored(commits, [*by_name], [1] * len(by_name), cut, loaders)
+        with closing(commits):
+            cut, loaders = with_cut(by_name, loaded)
+            return commit_restored(commits, [*by_name], [1] * len(by_name), cut, loaders)[1]
     except BaseException:
         # An incomplete checkpoint is useless, and would block the next attempt.
-        commits.close()
         shutil.rmtree(path, ignore_errors=True)
         raise
-    commits.close()
-    return restored

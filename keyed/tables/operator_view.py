@@ -24,10 +24,15 @@ from keyed.job.functions import Function
 from keyed.job.state import VersionedRecord
 from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
-from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.entries import (
+    Entry,
+    EntryReader,
+    NamedEntries,
+    OperatorTableEntries,
+    OperatorTableReader,
+    StoredEntries,
+)
 from keyed.tables.follower import FolderReader, Follower, shown_groups
-from keyed.tables.operator_table import OperatorTableEntries, OperatorTableReader
-from keyed.tables.stored_entries import NamedEntries, StoredEntries
 
 AsOf = int | datetime | None
 """A batch: its id, or a time; ``None`` is the newest one."""

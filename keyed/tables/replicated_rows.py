@@ -20,8 +20,7 @@ from keyed.arrow.read import plain_values
 from keyed.destinations.sink import Sink, SinkBatch
 from keyed.errors import DefinitionError, EncodingError, SinkError
 from keyed.stores.database import successor
-from keyed.tables.entries import Entry
-from keyed.tables.operator_table import OperatorTableReader
+from keyed.tables.entries import Entry, OperatorTableReader
 from keyed.tables.operator_view import View
 from keyed.tables.state_dataset import Columns, TableColumn, value_column, with_validity
 

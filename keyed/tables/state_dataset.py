@@ -29,8 +29,7 @@ from keyed.errors import EncodingError, StateAccessError
 from keyed.formats.json_writer import as_json
 from keyed.rows import fields_of
 from keyed.stores.database import successor
-from keyed.tables.entries import Entry, EntryReader
-from keyed.tables.operator_table import OperatorTableReader
+from keyed.tables.entries import Entry, EntryReader, OperatorTableReader
 from keyed.tables.predicates import Bound, bounds_of
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.extras import extra as _extra
+from keyed.testing.function_options import Record, SecondRecord
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.timed_records import Record, SecondRecord
 
 if TYPE_CHECKING:
     from keyed.testing.properties import (
@@ -52,12 +52,11 @@ if TYPE_CHECKING:
         assert_runtimes_agree,
         assert_state_bounded,
     )
-    from keyed.testing.recordings import Recording
-    from keyed.testing.replaying import replay
+    from keyed.testing.replaying import Recording, replay
     from keyed.testing.state_machine import KeyedStateMachine
 
 #: Modules of names that are imported on demand; all others of them are properties.
-_MODULES = {"KeyedStateMachine": "state_machine", "Recording": "recordings", "replay": "replaying"}
+_MODULES = {"KeyedStateMachine": "state_machine", "Recording": "replaying", "replay": "replaying"}
 
 __all__ = [
     "Falsified",

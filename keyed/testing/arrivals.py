@@ -16,9 +16,9 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from keyed.testing.process_memory import attributes_of
+from keyed.testing.function_options import Record
+from keyed.testing.process_state import attributes_of
 from keyed.testing.scripts import Rows, Step, Watermark
-from keyed.testing.timed_records import Record
 
 #: Orders that are tried for sums.
 _TRIED = 12

@@ -1,14 +1,15 @@
-"""Options of a function under test, and the operator that they describe."""
+"""Options of a function under test, the operator that they describe, and rows of its input and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from keyed.changelog.model import Changelog
+from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import DefinitionError
-from keyed.job.context import check_descriptors
+from keyed.job.context import OutputTag, check_descriptors
 from keyed.job.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -23,8 +24,89 @@ from keyed.job.global_tables import GlobalTable
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy
 from keyed.runtimes.local.local_rows import element_of, key_getter
-from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
+
+
+class Record(NamedTuple):
+    """An output, or a row of the input, with its timestamp.
+
+    Attributes:
+        value: The emitted value, or the input.
+        timestamp: Of an output, that of the element, of the event-time timer or of ``ctx.collect``, else ``None``.
+    """
+
+    value: Any
+    timestamp: int | None
+
+    @property
+    def input(self) -> int:
+        """The side of connected streams of the row: 1, and 2 for a `SecondRecord`."""
+        return 1
+
+
+class SecondRecord(Record):
+    """A row of the second side of connected streams."""
+
+    __slots__ = ()
+
+    @property
+    def input(self) -> int:
+        """The side of the row: 2."""
+        return 2
+
+
+class PendingOutputs:
+    """Outputs by tag; the main output has the tag ``None``.
+
+    Attributes:
+        side: The names of the side outputs that have had rows.
+    """
+
+    def __init__(self) -> None:
+        self.side: set[str] = set()
+        self._emitted: dict[str | None, list[Emitted | EmittedTables]] = {}
+
+    def add(self, result: BatchResult) -> None:
+        """Add the outputs of a key group in a micro-batch."""
+        self.side |= result.side.keys()
+        for tag, emitted in [(None, result.main), *result.side.items()]:
+            self._emitted.setdefault(tag, []).append(emitted)
+
+    def pending(self) -> dict[str | None, list[Record]]:
+        """Return the outputs that were not taken, the main output first."""
+        tags = sorted(self._emitted, key=lambda tag: tag or "")
+        return {tag: records for tag in tags if (records := self._records(tag))}
+
+    def take(self, tag: str | None) -> list[Record]:
+        """Return and remove an output as rows."""
+        records = self._records(tag)
+        self._emitted.pop(tag, None)
+        return records
+
+    def take_tables(self, tag: str | None) -> list[Any]:
+        """Return and remove an output as the tables that were emitted."""
+        emitted = self._emitted.pop(tag, [])
+        return [table for each in emitted if isinstance(each, EmittedTables) for table in each.tables]
+
+    def _records(self, tag: str | None) -> list[Record]:
+        emitted = self._emitted.get(tag, ())
+        return [record for each in emitted for record in map(Record, each.values, each.timestamps())]
+
+    def side_name(self, tag: OutputTag | str) -> str:
+        """Return the name of a side output.
+
+        Raises:
+            DefinitionError: An unknown name, while other side outputs have rows; an `OutputTag` may be empty.
+        """
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        if tag == name and self.side and name not in self.side:
+            others = ", ".join(map(repr, sorted(self.side)))
+            raise DefinitionError(
+                f"side output {name!r} has no rows, only {others}; give the OutputTag itself to take an output that "
+                "may be empty"
+            )
+        return name
+
 
 #: Name of the function's operator.
 OPERATOR = "function"

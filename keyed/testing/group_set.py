@@ -1,29 +1,45 @@
-"""The key groups of a function under test: on the real engine, over a commit store in memory."""
+"""The key groups of a function under test: on the real engine, over a commit store in memory.
+
+Their committed state is shown as plain values by key, for assertions.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 import attrs
 
+from keyed.base.arguments import instant_ms
 from keyed.base.lease import ScratchFolder
-from keyed.content.contents import contents
-from keyed.content.local_store import LocalStore
+from keyed.codec.keys import encode_key
+from keyed.codec.state_schema import is_shown_as_another, shown_tables
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, key_of, split_value
+from keyed.content.contents import content_entries, contents
+from keyed.content.delta import Delta, table_keys
+from keyed.content.local_store import LocalStore, ReadStore
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.group_log import GroupMeta
+from keyed.engine.held_rows import HELD_ROWS
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError
-from keyed.job.functions import Function, OperatorSpec, Store, check_parallelism
+from keyed.job.context import Timer
+from keyed.job.functions import Function, OperatorSpec, Store, check_parallelism, declared_states
 from keyed.job.restoring import RestorePoint
+from keyed.job.state import State
+from keyed.job.table_declaration import TableState
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.opening import open_store
+from keyed.tables.entries import EntryReader, OperatorTableReader, shown_entries
+from keyed.tables.state_table import timer_of
 from keyed.testing.function_options import OPERATOR
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.states import of_keys
 
 _PARALLELISM = "parallelism"
 
@@ -199,3 +215,241 @@ def changelog_of(snapshot: bytes, function: Function) -> MemoryChangelog:
             log, writer = commits.group_log(OPERATOR, index), changelog.writer(index)
             KeyGroup(spec, index, log, Replica(MemoryStore()), writer).flush()
     return changelog
+
+
+def state_by_key(
+    store: ReadStore, name: str, described: dict[str, Any], declared: State | None, namespace: Any
+) -> dict[Any, Any]:
+    """Return a key group's entries of one state.
+
+    Args:
+        store: The group's entries.
+        name: The stored name of the state.
+        described: The state's description with its id, as the group's meta record has it.
+        declared: Its declaration, if it is known: values then have their classes.
+        namespace: The namespace beside the key.
+    """
+    if described["schema"]["kind"] == "table":
+        return _rows_by_key(store, described)
+    reader = EntryReader(described, None if isinstance(declared, TableState) else declared)
+    first, end = reader.range
+    values: dict[Any, Any] = {}
+    entries = sorted((prefix, sub, value) for prefix, sub, value in store.items() if first <= prefix < end)
+    if name == HELD_ROWS:
+        # As they will run: the order of arrival depends on how batches are cut.
+        entries.sort(key=lambda each: (each[0], split_value(each[0], each[2])[0]))
+    for prefix, sub, value in entries:
+        entry = reader.entry(prefix, sub, value)
+        if entry.namespace != namespace:
+            continue
+        if reader.schema.kind == "list":
+            values.setdefault(entry.key, []).append(entry.value)
+        elif reader.has_entries:
+            values.setdefault(entry.key, {})[entry.entry] = entry.value
+        else:
+            values[entry.key] = entry.value
+    return values
+
+
+def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
+    """Return the namespaces in which a key group has entries of a state."""
+    if described["schema"]["kind"] == "table":
+        return set()
+    reader = EntryReader(described)
+    first, end = reader.range
+    names = {reader.entry(*item).namespace for item in store.items() if first <= item[0] < end}
+    return names - {None}
+
+
+def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Function) -> dict[Any, dict[Any, Any]]:
+    """Return the rows of an operator's one table by key and window, a window as its times in milliseconds.
+
+    Args:
+        store: The key group's entries.
+        meta: Its meta record.
+        state: Stored name of the state from which the rows are computed.
+        function: The operator.
+    """
+    reader = OperatorTableReader(meta.operator, meta.states[state], function)
+    naming = None if reader.inner.schema.named_by is None else EntryReader(meta.states[reader.inner.schema.named_by])
+    changes = content_entries(store, meta.states)
+    stored = [(prefix, sub, value) for prefix, sub, value in changes if value is not None]
+    windows: dict[Any, dict[Any, Any]] = {}
+    entries: Any = shown_entries(reader.inner, naming, stored)
+    for row in reader.rows_of_entries(entries, (meta.watermark, meta.processing_time)):
+        window = tuple(instant_ms(bound) if isinstance(bound, datetime) else bound for bound in row.entry or ())
+        windows.setdefault(row.key, {})[window] = row.value
+    return windows
+
+
+def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
+    table, table_and_rows = store.table(int(described["id"])), dict[Any, Any]()
+    schema = described["schema"]
+    names = schema["key"][: schema["value"]["stream_keys"]]
+    for _, part in () if table is None else table.select(None):
+        for row in part.to_pylist():
+            key = tuple(row[name] for name in names)
+            table_and_rows.setdefault(key[0] if len(key) == 1 else key, []).append(row)
+    return {key: sorted(rows, key=repr) for key, rows in table_and_rows.items()}
+
+
+def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
+    """Return a delta's entries of some keys.
+
+    Args:
+        delta: The live entries of a key group.
+        keys: The keys, encoded.
+        states: Descriptions of the states with their ids, by name.
+    """
+    tables = []
+    for table in delta.tables:
+        schema = next(state["schema"] for state in states.values() if int(state["id"]) == table.state_id)
+        names = schema["key"][: schema["value"]["stream_keys"]]
+        if table.upserts is not None:
+            rows = [tuple(row.values()) for row in table.upserts.select(names).to_pylist()]
+            mask = [encode_key(row[0] if len(row) == 1 else row) in keys for row in rows]
+            tables.append(attrs.evolve(table, upserts=table.upserts.filter(mask)))
+    # Broadcast states belong to no key, so their entries are always included.
+    encoded = {*keys, encode_key(None)}
+    entries = [entry for entry in delta.entries if encode_key(key_of(entry[0])) in encoded]
+    return attrs.evolve(delta, entries=entries, tables=tables)
+
+
+#: Name of the one table of an operator, which has no name of its own in a harness.
+WINDOWS = "windows"
+
+
+class CommittedState:
+    """States, timers and counters as of the last commit.
+
+    Args:
+        groups: The key groups that hold them.
+    """
+
+    def __init__(self, groups: GroupSet) -> None:
+        self._groups = groups
+
+    def pending_timers(self, key: Any = None) -> list[Timer]:
+        """Return the pending timers, of one key or of all: by timestamp, domain, key and name."""
+        timers = []
+        for prefix, sub, value in self._groups.entries():
+            if prefix[0] in (TIMER_EVENT, TIMER_PROCESSING):
+                timers.append((prefix[1:], sub, timer_of(prefix, sub, value)))
+        timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
+        encoded_key = None if key is None else encode_key(key)
+        return [timer for encoded, _, timer in timers if encoded_key is None or encoded == encoded_key]
+
+    def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
+        """Return the committed entries of a state by key, in order of keys.
+
+        A value or accumulator is the result of ``value()`` or ``get()``, a map a dictionary in key order, a versioned
+        state a dictionary by timestamp, a table a list of rows. Windows are the state ``"windows"``, a dictionary of
+        results by (start, end).
+
+        Args:
+            name: Name of the state.
+            namespace: The namespace beside the key.
+        """
+        values: dict[Any, Any] = {}
+        names: set[str] = set(self._declared())
+        for group, meta, store in self._groups.committed():
+            stored = self._stored_names(meta)
+            names |= stored.keys()
+            if name not in stored:
+                continue
+            state = stored[name]
+            if not _is_computed(meta.states[state]):
+                declared = self._declared(group).get(state)
+                values |= state_by_key(store, state, meta.states[state], declared, namespace)
+            elif namespace is None:
+                values |= windows_by_key(store, meta, state, self._groups.spec.function)
+        if name not in names:
+            raise DefinitionError(
+                f"state {name!r} does not exist; the states are: {', '.join(sorted(names)) or 'none'}"
+            )
+        return {key: values[key] for key in sorted(values, key=encode_key)}
+
+    def namespaces(self, name: str) -> list[Any]:
+        """Return the namespaces in which a state has entries, in order."""
+        self.state(name)
+        names: set[Any] = set()
+        for _, meta, store in self._groups.committed():
+            state = self._stored_names(meta).get(name)
+            if state is not None and not _is_computed(meta.states[state]):
+                names |= namespaces(store, meta.states[state])
+        return sorted(names, key=encode_key)
+
+    @property
+    def broadcast_state_names(self) -> list[str]:
+        """The names of the broadcast states."""
+        return sorted(str(state.name) for state in self._groups.spec.broadcast)
+
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """Return the committed entries of a broadcast state, in order of its keys.
+
+        Raises:
+            DefinitionError: There is no such state, or its copies differ between key groups.
+        """
+        copies: list[dict[Any, Any]] = []
+        declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
+        for _, meta, store in self._groups.committed():
+            described = meta.states.get(name)
+            if described is None or described["schema"]["kind"] != "broadcast":
+                raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
+            copies.append(state_by_key(store, name, described, declared, None).get(None, {}))
+        if any(copy != copies[0] for copy in copies):
+            raise DefinitionError(
+                f"broadcast state {name!r} differs between key groups: {copies!r:.500}; the writes of "
+                "process_broadcast_element may depend only on the element and on broadcast state"
+            )
+        return copies[0] if copies else {}
+
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the states; those of ``open`` once an element was processed."""
+        names = {name for _, meta, _ in self._groups.committed() for name in self._stored_names(meta)}
+        return sorted(names | {name for name, state in self._declared().items() if state.shown_as is None})
+
+    def state_entries(self, key: Any = None) -> int:
+        """Count the live entries of a key or of all."""
+        if key is not None:
+            entries = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
+            states = [each for _, meta, _ in self._groups.committed() for each in meta.states.items()]
+            names = {name for name, state in states if state["schema"]["kind"] == "table"}
+            return entries + sum(len(self.state(name).get(key, ())) for name in names)
+        count = sum(1 for prefix, _, _ in self._groups.entries() if prefix[0] < TIMER_PROCESSING)
+        committed = self._groups.committed()
+        tables = [store.table(state_id) for _, meta, store in committed for state_id in table_keys(meta.states)]
+        return count + sum(table.num_rows for table in tables if table is not None)
+
+    def metrics(self) -> dict[str, int]:
+        """Return the counters, summed over key groups."""
+        total: Counter[str] = Counter()
+        for _, meta, _ in self._groups.committed():
+            total.update(meta.counters)
+        return dict(total)
+
+    @property
+    def function(self) -> Function:
+        """The function."""
+        return self._groups.spec.function
+
+    def _stored_names(self, meta: GroupMeta) -> dict[str, str]:
+        """Return the stored names of the states by the names of their tables; states without a table have their own.
+
+        A state that only names the namespaces of another one is part of that one.
+        """
+        shown = shown_tables(meta.states, WINDOWS)
+        naming = {described["schema"].get("named_by") for described in meta.states.values()}
+        inner = {name: name for name in meta.states if name not in shown.values() and name not in naming}
+        return inner | shown
+
+    def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
+        """Return the declarations of states by name: those of the class, and those that a group has obtained."""
+        states = {name: state for name, (_, state) in declared_states(self._groups.spec.function).items()}
+        return states if group is None else states | group.declarations()
+
+
+def _is_computed(described: dict[str, Any]) -> bool:
+    """Return true if a state is shown as the one table of its operator."""
+    return is_shown_as_another(described) and bool(described["schema"]["shown_as"]["view"])

@@ -46,10 +46,7 @@ import attrs
 
 from keyed.base.closing import Closeable
 from keyed.errors import KeyedError
-from keyed.testing.extreme_hashes import Extreme, ExtremeHashes
-from keyed.testing.moved_clocks import MovedClocks
-from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.random_draws import drawing
+from keyed.testing.process_state import Extreme, ExtremeHashes, MovedClocks, ProcessMemory, drawing
 from keyed.testing.scripts import Script, Step, text_of
 
 _PROGRAM = "from keyed.testing.other_process import _serve; _serve()"

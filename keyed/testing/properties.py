@@ -32,13 +32,11 @@ from keyed.job.functions import (
 )
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
-from keyed.testing.extreme_hashes import Extreme
-from keyed.testing.function_options import FunctionOptions, key_of_record
+from keyed.testing.function_options import FunctionOptions, Record, key_of_record
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import OtherProcess, ProcessUnavailable, draw_seed, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
-from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.random_draws import drawing
+from keyed.testing.process_state import Extreme, ProcessMemory, drawing
 from keyed.testing.scripts import (
     Crash,
     End,
@@ -54,7 +52,6 @@ from keyed.testing.scripts import (
 )
 from keyed.testing.strategies import batches, steps
 from keyed.testing.tally import Tally, defines_on_timer
-from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:

@@ -1,24 +1,31 @@
 """Replay: the differences between a job's function and a changed one, over batches that the job has run.
 
-A changelog holds states and clocks, and no rows. Rows come from the job's recording or from its source. A source is
-read from its start again, or resumes from the positions that the changelog has for each batch.
+A changelog holds states and clocks, and no rows. Rows come from the job's recording (``record=``) or from its source. A
+source is read from its start again, or resumes from the positions that the changelog has for each batch.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from keyed.base.arguments import time_text
+from keyed.arrow.read import table_rows
+from keyed.base.arguments import Shown, time_text
 from keyed.base.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.changelog.model import Changelog, all_positions, batch_id, sequence_of
 from keyed.changelog.objects.object_changelog import changelog_at
-from keyed.errors import ChangelogError, DefinitionError
+from keyed.codec.tagged import decode_tagged
+from keyed.destinations.parquet import batch_of
+from keyed.errors import ChangelogError, CorruptionError, DefinitionError
 from keyed.job.functions import Function, Order
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy
@@ -26,13 +33,79 @@ from keyed.kafka.kafka_source import KafkaSource
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.runtimes.local.local_position import LocalPosition, decode_position
 from keyed.runtimes.local.local_rows import time_getter
-from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
-from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
-from keyed.testing.function_options import Key
+from keyed.runtimes.recording import ELEMENT_COLUMN, METADATA
+from keyed.runtimes.spark.checkpoint.begin import SparkPosition
+from keyed.runtimes.spark.checkpoint.begin import decode_position as decode_spark
+from keyed.testing.function_options import Key, Record, SecondRecord
 from keyed.testing.harness import KeyedTestHarness
-from keyed.testing.recordings import Recording
 from keyed.testing.scripts import Rows
-from keyed.testing.timed_records import Record
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+
+class Recording(Shown):
+    """The folder in which a job has recorded the rows of its batches.
+
+    Only batches in the job's changelog were committed; for a later one the folder may have an attempt.
+
+    Args:
+        path: The folder of ``record=``.
+
+    Attributes:
+        operator: Name of the operator whose rows they are.
+
+    Raises:
+        DefinitionError: No job has recorded rows there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._files: dict[int, list[Path]] = {}
+        for file in sorted(self._path.glob("part-*.parquet")):
+            number = batch_of(file.name)
+            if number is not None:
+                self._files.setdefault(number, []).append(file)
+        if not self._files:
+            raise DefinitionError(f"no job has recorded rows in {str(path)!r}: give the folder of record=")
+        self.operator: str = self._about(next(iter(self._files.values()))[0])["operator"]
+
+    def __repr__(self) -> str:
+        return f"Recording({str(self._path)!r}, batches {min(self._files)} to {max(self._files)})"
+
+    def batch(self, number: int) -> list[Record]:
+        """Return the rows of a batch in order of arrival; those of a second side are `keyed.testing.SecondRecord`.
+
+        Args:
+            number: Id of the batch, as sinks get it.
+        """
+        return [row for file in self._files.get(number, ()) for row in self._read(file)]
+
+    def between(self, after: int, last: int) -> list[Record]:
+        """Return the rows of the batches after one, up to another one."""
+        return [row for number in self._files if after < number <= last for row in self.batch(number)]
+
+    def _about(self, file: Path) -> dict[str, Any]:
+        try:
+            metadata = (pq.read_schema(file).metadata or {}).get(METADATA)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptionError(f"a record of rows cannot be read: {error}", where=str(file)) from error
+        if metadata is None:
+            raise DefinitionError(f"{str(file)!r} is not a record of rows: give the folder of record=")
+        about: dict[str, Any] = json.loads(metadata)
+        return about
+
+    def _read(self, file: Path) -> list[Record]:
+        kind = SecondRecord if self._about(file)["side"] else Record
+        try:
+            table = pq.read_table(file, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptionError(f"a record of rows cannot be read: {error}", where=str(file)) from error
+        times = table[TIMESTAMP_COLUMN].to_pylist()
+        if ELEMENT_COLUMN in table.column_names:
+            values = [decode_tagged(each or b"") for each in table[ELEMENT_COLUMN].to_pylist()]
+        else:
+            values = list(table_rows(table.drop_columns([TIMESTAMP_COLUMN])))
+        return list(map(kind, values, times))
+
 
 _Position = LocalPosition | SparkPosition
 _NOTHING = object()

@@ -13,12 +13,10 @@ import attrs
 from keyed.errors import KeyedError
 from keyed.job.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.job.watermarks import WatermarkStrategy
-from keyed.testing.driven_function import DrivenFunction
-from keyed.testing.function_options import HarnessOptions
-from keyed.testing.harness import KeyedTestHarness
+from keyed.testing.function_options import HarnessOptions, Record
+from keyed.testing.harness import DrivenFunction, KeyedTestHarness
 from keyed.testing.printing import code_of
-from keyed.testing.process_memory import ProcessMemory, attributes_of, is_own
-from keyed.testing.timed_records import Record
+from keyed.testing.process_state import ProcessMemory, attributes_of, is_own
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import keyed
 from keyed.arrow.write import arrow_schema, table_of
 from keyed.base.schemas import schema_of
-from keyed.destinations.choose import SinkLike, sink_of
+from keyed.destinations.function import SinkLike, sink_of
 from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter, TableChanges
 from keyed.errors import KeyedError, QueryFailed
 from keyed.rows import row_class

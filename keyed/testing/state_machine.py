@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
 from keyed.job.functions import Function
+from keyed.testing.function_options import Record, SecondRecord
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import as_test
-from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.process_state import ProcessMemory
 from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, copied
-from keyed.testing.timed_records import Record, SecondRecord
 
 
 class _StepsAsTest:

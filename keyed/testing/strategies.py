@@ -24,8 +24,8 @@ from keyed.base.extras import extra
 from keyed.base.schemas import OF_PYTHON, parse_ddl, schema_of, split_top_level
 from keyed.errors import DefinitionError
 from keyed.rows import fields_of
+from keyed.testing.function_options import Record, SecondRecord
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
-from keyed.testing.timed_records import Record, SecondRecord
 
 with extra("testing", "keyed.testing.strategies"):
     from hypothesis import strategies as st

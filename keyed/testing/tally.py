@@ -10,10 +10,9 @@ import attrs
 
 from keyed.job.functions import Function, KeyedBroadcastProcessFunction
 from keyed.job.ttl import TimeDomain
-from keyed.testing.function_options import key_of_record
+from keyed.testing.function_options import Record, key_of_record
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.scripts import Crash, Outcome, Rescale, Rows, Step
-from keyed.testing.timed_records import Record
 
 #: A repeated key in fewer than one of this many examples is too rare.
 _HARDLY = 20

@@ -262,7 +262,7 @@ def _state_costs() -> dict[str, float]:
 def _run(options: argparse.Namespace) -> None:
     """Run J1 to its end, and write what its metrics count."""
     import keyed
-    from keyed.runtimes.spark.query.group_marks import spark_metrics
+    from keyed.runtimes.spark.query.exports import spark_metrics
     from tests.benchmarks.functions import J1, OUTPUT
 
     folder = Path(options.folder)

@@ -54,7 +54,7 @@ from keyed.errors import CorruptionError
 from keyed.job.table_declaration import TableState
 from keyed.rows import row_class
 from keyed.runtimes.local import local_position
-from keyed.runtimes.spark.checkpoint import spark_position
+from keyed.runtimes.spark.checkpoint import begin
 from keyed.runtimes.spark.worker import wire
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.table_state.layout import Layout
@@ -195,8 +195,8 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         local_position.encode_position(local_position.LocalPosition(["op"], 5)),
     ),
     "position on Spark": (
-        spark_position.decode_position,
-        spark_position.encode_position(spark_position.SparkPosition(5, ["{}"])),
+        begin.decode_position,
+        begin.encode_position(begin.SparkPosition(5, ["{}"])),
     ),
     "mark of a sink's folder": (lambda data: decode_mark(data, "here"), encode_mark(["query"])),
     "payload": (lambda data: cast("wire.PackedRows", wire.read_payload(data)).table(TABLE.schema), PAYLOAD),

@@ -25,7 +25,7 @@ from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, SinkError
 from keyed.formats.declared_formats import Format
 from keyed.formats.topic_values import decoder, encoder
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Transactions
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics

@@ -23,8 +23,7 @@ from keyed.changelog.kafka.kafka_group import KafkaReader, KafkaWriter
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key, read_header, write_headers
 from keyed.changelog.model import LogHeader, batch_id, decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged, ChangelogError, DefinitionError
-from keyed.kafka.client import Cluster, Partition, check_client
-from keyed.kafka.transactions import transactions_of
+from keyed.kafka.client import Cluster, Partition, check_client, transactions_of
 
 #: Number of positions that a writer remembers: a run that is further behind is not a repetition.
 _KNOWN = 1_000

@@ -38,8 +38,7 @@ from keyed.content.delta import described_tables
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.content.table_entries import blocks_of as entry_blocks
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError, HistoryCompacted
-from keyed.kafka.client import Partition
-from keyed.kafka.transactions import Transactions, transactions_of
+from keyed.kafka.client import Partition, Transactions, transactions_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

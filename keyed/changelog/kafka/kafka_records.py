@@ -43,8 +43,7 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import Commit, LogHeader, decode_header, encode_header
 from keyed.codec.key_hash import encoded_key_hash
 from keyed.errors import ChangelogError, CorruptionError
-from keyed.kafka.client import Cluster, Headers, Partition
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Cluster, Headers, Partition, Transactions
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

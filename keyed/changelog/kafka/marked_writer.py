@@ -16,8 +16,7 @@ import attrs
 
 from keyed.base.closing import closing_on_error
 from keyed.errors import ChangelogError
-from keyed.kafka.client import Cluster, Headers, translated
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Cluster, Headers, Transactions, translated
 
 #: Errors while the coordinator of a consumer group starts or moves to another broker.
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")

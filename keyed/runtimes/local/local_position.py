@@ -40,9 +40,8 @@ from keyed.codec.keys import encode_key
 from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.engine.replica import Loader
 from keyed.job.results import Restored
-from keyed.recovery.cut import Cut
+from keyed.recovery.cut import Cut, lineage
 from keyed.rows import fields_of
-from keyed.runtimes.lineage import lineage
 from keyed.stores.commit_store import BufferedCommits
 
 #: Number of rows at either end that are compared.

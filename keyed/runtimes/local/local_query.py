@@ -47,7 +47,7 @@ from keyed.recovery.local_checkpoint import (
 )
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kept_tables import KeptTables
+from keyed.runtimes.kept_tables import KeptTables, result_of
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
     BegunBatch,
@@ -58,15 +58,12 @@ from keyed.runtimes.local.local_position import (
     encode_begun,
     encode_position,
 )
-from keyed.runtimes.local.local_rows import Limit, SourceRows, output_after_steps
-from keyed.runtimes.local.local_sinks import packed
-from keyed.runtimes.local.progress_lines import ProgressLines, terminal_of
+from keyed.runtimes.local.local_rows import Limit, SourceRows, output_after_steps, packed
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
-from keyed.runtimes.run_results import result_of
+from keyed.runtimes.run_reports import ProgressLines, UsageWarnings, terminal_of
 from keyed.runtimes.stop_signals import handled_signals, leave
-from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.tables.state_tables import StateTables
 

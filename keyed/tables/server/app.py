@@ -80,7 +80,17 @@ from keyed.tables.json_values import (
 )
 from keyed.tables.operator_view import Position
 from keyed.tables.push_worker import PushRequest, described, packed
-from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
+from keyed.tables.server.access import (
+    ALL_TABLES,
+    ASKING,
+    SESSION_SECONDS,
+    Access,
+    BadRequest,
+    ConcurrencyLimit,
+    Limits,
+    Refused,
+    error_response,
+)
 from keyed.tables.server.event_stream import (
     BatchEvents,
     ChangeEvents,
@@ -91,10 +101,8 @@ from keyed.tables.server.event_stream import (
     Watch,
     while_connected,
 )
-from keyed.tables.server.limits import Limits
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
-from keyed.tables.server.refused_requests import ASKING, BadRequest, ConcurrencyLimit, Refused, error_response
 from keyed.tables.server.sql_process import WorkerProcesses
 from keyed.tables.sql import has_key, may_name
 from keyed.tables.sql_worker import SqlQuery

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from keyed.base.background import Status
 from keyed.errors import KeyedError
 from keyed.formats.json_writer import as_json
-from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots
+from keyed.tables.server.access import ASKING, ConcurrencyLimit, Refused, Slots
 from keyed.tables.state_tables import StateTables
 from keyed.tables.subscription import Change, Subscription
 

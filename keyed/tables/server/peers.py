@@ -23,9 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from keyed.base.arguments import without_credentials
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.tables.follower import shown_groups
-from keyed.tables.server.access import checked_token
-from keyed.tables.server.limits import Limits
-from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
+from keyed.tables.server.access import ConcurrencyLimit, Limits, Refused, checked_token
 
 #: Seconds for which a peer's status is used; seconds that it may take; and the factor by which a peer whose status took
 #: that long and failed is left alone longer, so that it does not slow down requests for others.

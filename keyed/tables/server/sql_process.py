@@ -17,8 +17,7 @@ import msgspec
 
 from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
-from keyed.tables.server.limits import Limits
-from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
+from keyed.tables.server.access import ConcurrencyLimit, Limits, Refused
 
 #: Number of processes that a token may use at a time.
 _PROCESSES = 2
@@ -75,7 +74,7 @@ class WorkerProcesses:
     Args:
         *program: The module of the program, and its arguments.
         limits: Time and memory of a request, bytes of an answer, and the time that a request waits for a process.
-        tokens: Number of tokens; see `keyed.tables.server.refused_requests.Slots`.
+        tokens: Number of tokens; see `keyed.tables.server.access.Slots`.
     """
 
     def __init__(self, *program: str, limits: Limits, tokens: int) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from keyed.cli.command import Place, place_of
 from keyed.cli.main import main
-from keyed.cli.places import Place, place_of
 from tests.support.data_files import read_data
 
 FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.key_group import KeyGroup
 from keyed.testing import KeyedTestHarness
-from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import operator_of
 from keyed.testing.group_set import GroupSet
+from keyed.testing.harness import DrivenFunction
 from tests.keyed.engine.model import EVENT, PROCESSING, STATES, Model, Program
 
 TIME = st.integers(0, 40)

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyed.errors import DefinitionError
-from keyed.formats.column_schemas import ProtobufMessage, avro_schema
 from keyed.formats.record_formats import RecordPart
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import (
@@ -25,7 +24,9 @@ from keyed.formats.sql_types import (
     STRING,
     TIME,
     TIMESTAMP,
+    ProtobufMessage,
     array,
+    avro_schema,
     decimal,
     map_of,
     struct,

@@ -15,7 +15,7 @@ import pytest
 from keyed.destinations.kafka import TopicWriter
 from keyed.destinations.sink import Owner
 from keyed.errors import KeyedError, QueryFailed, SinkError
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Transactions
 from keyed.topics import KafkaSink
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.runtimes.conftest import long_on_spark

@@ -11,7 +11,7 @@ from keyed import KeyedProcessFunction, OutputTag, windows
 from keyed.errors import DefinitionError
 from keyed.joins import AsOfJoin, Select, TableJoin
 from keyed.rows import row
-from keyed.runtimes.usage_warnings import unit_warning
+from keyed.runtimes.run_reports import unit_warning
 from keyed.testing import KeyedTestHarness
 from tests.keyed.runtimes.conftest import CASES, long_on_spark
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, files_source, write_file
@@ -35,7 +35,7 @@ class Later(KeyedProcessFunction):
 
 
 def told(caplog: Any) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "keyed.runtimes.usage_warnings"]
+    return [record.getMessage() for record in caplog.records if record.name == "keyed.runtimes.run_reports"]
 
 
 def warnings(caplog: Any, output: Any, *others: Any, **options: Any) -> list[str]:

@@ -31,8 +31,8 @@ from keyed.stores.database import Database
 from keyed.stores.growth import resident_bytes
 from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
+from keyed.tables.entries import StoredEntries
 from keyed.tables.follower import PinnedStore
-from keyed.tables.stored_entries import StoredEntries
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from tests.support.tables import followed, poll_tables

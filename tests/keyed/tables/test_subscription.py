@@ -19,7 +19,7 @@ import keyed
 from keyed.base.background import Status
 from keyed.tables import Change, StateTables, open_tables
 from keyed.tables import subscription as subscription_module
-from keyed.tables.stored_entries import StoredEntries
+from keyed.tables.entries import StoredEntries
 from keyed.tables.subscription import Subscription
 from keyed.testing import KeyedTestHarness
 from tests.support.tables import apply_changes, followed

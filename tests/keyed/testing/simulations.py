@@ -23,7 +23,6 @@ from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.delta import Delta
 from keyed.engine import changes, key_group, replica
 from keyed.kafka import client as kafka_client
-from keyed.kafka import transactions
 from keyed.stores import commit_store, memory_store, rocks_store
 from keyed.testing import memory_changelog
 from tests.keyed.testing import exercise
@@ -160,7 +159,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "disk: a file is published before its data is synced": (disk, "_write_new", unsynced),
     "disk: a folder is not synced": (disk, "sync_folder", names_unsynced),
     "disk: what a write did not take is not written": (disk, "_write", half_written),
-    "Kafka: records that were given up are not missed": (transactions.Transactions, "_reported", lost_silently),
+    "Kafka: records that were given up are not missed": (kafka_client.Transactions, "_reported", lost_silently),
     "Kafka: what is not committed is read": (kafka_client.Cluster, "consumer", uncommitted),
     "recovery: rows of tables are not restored": (replica, "contents", without_tables),
     "engine: tables are read when rows of the log are gone": (key_group, "clean", dropped_first),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from keyed.testing.arrivals import arrivals_with_other_sums
+from keyed.testing.function_options import Record
 from keyed.testing.scripts import ProcessingTime, Rows
-from keyed.testing.timed_records import Record
 
 
 def arrivals(*steps, delay=0):

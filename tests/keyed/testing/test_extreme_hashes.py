@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from keyed.testing.extreme_hashes import has_text
+from keyed.testing.process_state import has_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,7 +67,7 @@ def test_values_whose_hashes_depend_on_the_hash_seed_are_recognized():
 def test_hashes_of_text_have_an_extreme_remainder_and_sign_while_tables_by_hash_work(extreme, remainder, sign):
     program = f"""
 import builtins, json
-from keyed.testing.extreme_hashes import ExtremeHashes
+from keyed.testing.process_state import ExtremeHashes
 number, real = hash(7), hash
 hashes = ExtremeHashes({extreme!r})
 class Text:

@@ -109,7 +109,7 @@ class StandInBroker:
 
 
 class _Producer:
-    """The part of ``confluent_kafka.Producer`` that `keyed.kafka.transactions` uses."""
+    """The part of ``confluent_kafka.Producer`` that `keyed.kafka.client` uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker

@@ -30,13 +30,11 @@ from keyed.errors import KeyedError
 from keyed.job.functions import Function, Order
 from keyed.job.state import MapState
 from keyed.job.watermarks import WatermarkStrategy, strategy_of
-from keyed.testing.driven_function import DrivenFunction
-from keyed.testing.function_options import FunctionOptions, Key, operator_of
-from keyed.testing.harness import KeyedTestHarness
+from keyed.testing.function_options import FunctionOptions, Key, Record, operator_of
+from keyed.testing.harness import DrivenFunction, KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.process_state import ProcessMemory
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
-from keyed.testing.timed_records import Record
 from tests.support.simulator.faults import Died, Faults, FaultyDisk
 from tests.support.simulator.faulty_groups import FaultyGroups
 

@@ -37,17 +37,16 @@ from keyed.runtimes.spark.plan.inputs import (
     too_far_ahead,
 )
 from keyed.runtimes.spark.plan.serialization import check_serializable
-from keyed.runtimes.spark.query.group_marks import OBSERVED
-from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.runtimes.spark.query.exports import OBSERVED
 from keyed.runtimes.spark.session.ship import SourceArchive, archive_for, shipped
-from keyed.runtimes.spark.worker.emit import Emitter
+from keyed.runtimes.spark.session.spark_session import is_remote
 from keyed.runtimes.spark.worker.pack import Packer, Reading, pack_initial
-from keyed.runtimes.spark.worker.processor import Operation, Processor
-from keyed.runtimes.spark.worker.unpack import PackedInput
+from keyed.runtimes.spark.worker.processor import Operation, PackedInput, Processor
 from keyed.runtimes.spark.worker.wire import (
     NOTE,
     PACKED,
     TIMESTAMP,
+    Emitter,
     chunk_prefix,
     hash_column,
     output_id,

@@ -17,9 +17,8 @@ from keyed.job.options import Options
 from keyed.job.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.recovery.cut import Cut, with_cut
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kept_tables import KeptTables
+from keyed.runtimes.kept_tables import KeptTables, result_of
 from keyed.runtimes.metrics_export import MetricsExport
-from keyed.runtimes.run_results import result_of
 from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import BatchJob, Job
 from keyed.runtimes.spark.query.stream_job import StreamJob

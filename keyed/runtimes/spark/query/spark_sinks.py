@@ -20,8 +20,7 @@ from keyed.errors import QueryFailed, SinkError
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.plan.build import Route
 from keyed.runtimes.spark.query.failures import essence, is_gone, translated
-from keyed.runtimes.spark.session.session_check import is_remote
-from keyed.runtimes.spark.session.spark_session import shares_files
+from keyed.runtimes.spark.session.spark_session import is_remote, shares_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,6 +31,7 @@ from keyed.job.functions import VectorizedFunction
 from keyed.job.graph import Transform
 from keyed.runtimes.initial_frames import cut
 from keyed.runtimes.recording import Recorder, with_timestamps
+from keyed.runtimes.run_reports import unit_warning
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,
@@ -48,7 +49,6 @@ from keyed.runtimes.spark.worker.wire import (
     read_chunk,
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
-from keyed.runtimes.usage_warnings import unit_warning
 from keyed.table_state.batches import combined, key_hashes, timestamped, with_times
 
 #: Rows per key group that a task collects before it cuts them, so that chunks do not become tiny. Rows that are

@@ -13,8 +13,7 @@ import pytest
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka.kafka_records import ENTRY
 from keyed.errors import ChangelogError
-from keyed.kafka.client import Partition, declared_cluster
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Partition, Transactions, declared_cluster
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import end, new_topic
 from tests.support.waiting import until

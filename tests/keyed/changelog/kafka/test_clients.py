@@ -15,8 +15,7 @@ import pytest
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka import kafka_changelog as module
 from keyed.errors import ChangelogDiverged, ChangelogError, KeyedError
-from keyed.kafka.client import Cluster
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Cluster, Transactions
 from keyed.tables import open_tables
 from tests.keyed.changelog.kafka.topics import new_topic
 from tests.keyed.recovery.test_restore import run_count

@@ -14,8 +14,7 @@ from keyed.changelog.model import decode_commit, decode_header, decode_position
 from keyed.codec.key_hash import key_hash
 from keyed.content.addresses import key_of
 from keyed.errors import ChangelogError
-from keyed.kafka.client import Partition
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Partition, Transactions
 from keyed.testing.changelog_conformance import SampleGroup
 from tests.keyed.changelog.kafka.topics import alter, create, created, described, made, messages, new_topic, produce
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import keyed
 from keyed.job.results import Progress
-from keyed.runtimes.local.progress_lines import ProgressLines
+from keyed.runtimes.run_reports import ProgressLines
 from tests.support.jobs import Pass
 
 ROOT = Path(__file__).parents[4]

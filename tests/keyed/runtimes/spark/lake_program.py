@@ -14,7 +14,7 @@ from typing import Any
 
 import keyed
 from keyed.destinations.iceberg_table import IcebergLakeTable
-from keyed.destinations.table_writers import LakeTable
+from keyed.destinations.table_sink import LakeTable
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.keyed.runtimes.spark.publishing import kill
 from tests.support.lake import lake_settings

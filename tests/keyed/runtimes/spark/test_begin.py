@@ -10,9 +10,17 @@ from keyed.errors import ChangelogError, CheckpointError, CorruptionError
 from keyed.recovery.cut import cut_of
 from keyed.runtimes.local.local_position import LocalPosition
 from keyed.runtimes.local.local_position import encode_position as encode_local
-from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, read_begin, take_position
+from keyed.runtimes.spark.checkpoint.begin import (
+    Begin,
+    SparkPosition,
+    begin,
+    begin_at,
+    decode_position,
+    encode_position,
+    read_begin,
+    take_position,
+)
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
-from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition, decode_position, encode_position
 from keyed.testing import MemoryChangelog
 from tests.keyed.changelog.test_commit_fold import commit
 

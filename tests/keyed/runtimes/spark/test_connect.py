@@ -19,7 +19,7 @@ from keyed.changelog.model import all_positions
 from keyed.errors import SinkError, UserFunctionError
 from keyed.job.results import Restored
 from keyed.runtimes.spark.session.java import require_java_home
-from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.runtimes.spark.session.spark_session import is_remote
 from tests.keyed.runtimes.spark.functions import (
     EVERY,
     POISON,

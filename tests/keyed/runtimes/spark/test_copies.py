@@ -21,8 +21,8 @@ from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import row_class
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.worker import processor
-from keyed.runtimes.spark.worker.emit import Emitter
 from keyed.runtimes.spark.worker.processor import Operation
+from keyed.runtimes.spark.worker.wire import Emitter
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -31,7 +31,7 @@ from keyed.windows import EventTimeSessionWindows
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
+    from keyed.runtimes.spark.worker.processor import SparkGroupLog
 
 COPIES = 1000
 TABLE = pa.table({"k": ["a", "b"], "t": [1, 2], "v": [3, 4]})

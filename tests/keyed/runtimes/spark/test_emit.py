@@ -8,8 +8,7 @@ import pytest
 from keyed.base.schemas import schema_of
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
-from keyed.runtimes.spark.worker.emit import Emitter
-from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, output_id, read_chunk
+from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, Emitter, GroupMark, output_id, read_chunk
 
 MARK = GroupMark("op", 1, 5, 6, end=False, metrics={"rows_in": 3})
 
@@ -63,7 +62,7 @@ def test_side_outputs_leave_as_chunks_under_their_tag_and_others_are_dropped():
 
 
 def test_large_side_outputs_leave_in_several_chunks(monkeypatch):
-    monkeypatch.setattr("keyed.runtimes.spark.worker.emit._CHUNK_ROWS", 3)
+    monkeypatch.setattr("keyed.runtimes.spark.worker.wire._CHUNK_ROWS", 3)
     [notes] = frames(emitter(late="x int"), late=[((i,), None) for i in range(8)])
     chunks = [read_chunk(note).to_pydict()["x"] for note in notes[NOTE][:-1]]
     assert chunks == [[0, 1, 2], [3, 4, 5], [6, 7]]
@@ -137,7 +136,7 @@ def test_instants_in_tables_travel_as_microseconds():
 
 
 def test_large_tables_leave_in_several_frames(monkeypatch):
-    monkeypatch.setattr("keyed.runtimes.spark.worker.emit._FRAME_ROWS", 3)
+    monkeypatch.setattr("keyed.runtimes.spark.worker.wire._FRAME_ROWS", 3)
     *rows, _ = table_frames(
         emitter("x bigint", timestamps=False), *[pa.table({"x": [2 * i, 2 * i + 1]}) for i in range(4)]
     )

@@ -14,7 +14,7 @@ from keyed.changelog.model import all_positions
 from keyed.errors import DefinitionError, KeyedError
 from keyed.job.results import Restored
 from keyed.recovery import verify
-from keyed.runtimes.spark.checkpoint.spark_position import decode_position
+from keyed.runtimes.spark.checkpoint.begin import decode_position
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.waiting import until

@@ -6,8 +6,8 @@ import zlib
 import pytest
 
 from keyed.errors import CheckpointError, CorruptionError
+from keyed.runtimes.spark.checkpoint.begin import KeptFiles, put_files
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
-from keyed.runtimes.spark.checkpoint.source_files import KeptFiles, put_files
 from keyed.testing import MemoryChangelog
 
 INTERVAL = 10

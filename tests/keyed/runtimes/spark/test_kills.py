@@ -26,7 +26,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.changelog.model import all_positions
 from keyed.recovery import verify
-from keyed.runtimes.spark.checkpoint.spark_position import decode_position
+from keyed.runtimes.spark.checkpoint.begin import decode_position
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file

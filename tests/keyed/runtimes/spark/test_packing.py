@@ -12,7 +12,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.engine.batch import Upstream
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
 from keyed.runtimes.spark.worker.pack import Packer, Reading
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads
+from keyed.runtimes.spark.worker.processor import PackedInput, batch_of, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,

@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
-from keyed.runtimes.spark.checkpoint.begin import Begin
+from keyed.runtimes.spark.checkpoint.begin import Begin, PositionLog, SparkPosition, decode_position
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
-from keyed.runtimes.spark.checkpoint.spark_position import PositionLog, SparkPosition, decode_position
 from keyed.runtimes.spark.query import exports
 from keyed.testing import MemoryChangelog
 

@@ -10,7 +10,7 @@ import pytest
 
 import keyed
 from keyed import bounded_out_of_orderness, collect_sink, errors
-from keyed.runtimes.spark.session.session_check import FORMAT
+from keyed.runtimes.spark.session.spark_session import FORMAT
 from tests.keyed.runtimes.conftest import CASES
 from tests.keyed.runtimes.spark.functions import (
     BIG,
@@ -233,7 +233,7 @@ def test_files_of_state_have_names_of_their_own_and_earlier_checkpoints_go_on(sp
         newest = max((tmp_path / checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
         return newest.read_text().split("\n")[0]
 
-    monkeypatch.setattr("keyed.runtimes.spark.session.session_check._FORMAT_SINCE", (99,))
+    monkeypatch.setattr("keyed.runtimes.spark.session.spark_session._FORMAT_SINCE", (99,))
     spark.conf.set(FORMAT, "1")
     assert run(0, "earlier", log) == "v1"
     monkeypatch.undo()

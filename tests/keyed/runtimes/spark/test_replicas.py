@@ -14,7 +14,7 @@ import pytest
 from keyed.errors import LocalStoreError
 from keyed.job.functions import Store
 from keyed.runtimes.spark.worker import worker_caches
-from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
+from keyed.runtimes.spark.worker.processor import SparkGroupLog
 from keyed.runtimes.spark.worker.worker_caches import ReplicaCache, default_local_dir
 from keyed.stores.lmdb_store import LmdbStore
 from keyed.stores.rocks_store import RocksStore

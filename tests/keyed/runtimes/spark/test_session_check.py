@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keyed.errors import SessionError
-from keyed.runtimes.spark.session import session_check
-from keyed.runtimes.spark.session.session_check import CHANGELOG, PROVIDER, check_session, check_versions
+from keyed.runtimes.spark.session import spark_session
+from keyed.runtimes.spark.session.spark_session import CHANGELOG, PROVIDER, check_session, check_versions
 from tests.keyed.runtimes.conftest import CASES
 
 ROOT = Path(__file__).parents[4]
@@ -20,12 +20,12 @@ SOUND = {"pyspark": "4.0.5", "protobuf": "5.28.3", "pandas": "2.2.0", "pyarrow":
 @pytest.mark.parametrize(("versions", "lines"), CASES["packages and what is wrong with them"])
 def test_all_packages_that_do_not_serve_are_reported_at_once(versions, lines):
     """Each Spark has its own protobuf."""
-    assert session_check._wrong_versions({**SOUND, **versions}) == lines
+    assert spark_session._wrong_versions({**SOUND, **versions}) == lines
 
 
 def test_a_pyspark_that_databricks_connect_brings_is_not_replaced(monkeypatch):
     found = {"pyspark": "3.5.2", "protobuf": "6.33.5", "pandas": "2.3.3", "pyarrow": "24.0.0"}
-    monkeypatch.setattr(session_check, "_installed", lambda: found)
+    monkeypatch.setattr(spark_session, "_installed", lambda: found)
     monkeypatch.setattr(metadata, "version", {"databricks-connect": "16.1.7"}.__getitem__)
     with pytest.raises(SessionError, match=r"databricks-connect 16.1.7 brings this pyspark: .* 17 on"):
         check_versions()
@@ -53,7 +53,7 @@ def test_all_settings_that_are_missing_are_told_at_once(spark):
 
 @pytest.mark.smoke
 def test_a_worker_tells_its_packages(spark):
-    assert session_check._wrong_workers(spark) == []
+    assert spark_session._wrong_workers(spark) == []
 
 
 OWN_SESSION = """

@@ -9,7 +9,7 @@ import keyed
 from keyed.base.background import Status
 from keyed.errors import ChangelogDiverged, ChangelogError, UserFunctionError
 from keyed.runtimes.spark.query.exports import Exports
-from keyed.runtimes.spark.query.ticker import Ticker
+from keyed.runtimes.spark.query.stream_job import Ticker
 from tests.keyed.runtimes.spark.functions import POISON, count, files_source, parquet_rows, write_file
 from tests.support.waiting import until
 
@@ -113,7 +113,7 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
 
 def test_a_failed_export_has_not_recovered_before_it_is_tried_again(monkeypatch, caplog):
     # Reading a report takes long, so that the next poll would come long after the next attempt.
-    monkeypatch.setattr("keyed.runtimes.spark.query.ticker._PAUSE", 1e9)
+    monkeypatch.setattr("keyed.runtimes.spark.query.stream_job._PAUSE", 1e9)
     ticker, query, _ = ticker_of(failing_export([1, 2, 3, 4], []))
     ticker.work.start()
     until(lambda: "recovered after" in caplog.text)

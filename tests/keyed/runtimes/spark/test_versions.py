@@ -12,7 +12,7 @@ import pytest
 
 from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify
-from keyed.runtimes.spark.session.session_check import _numbers
+from keyed.runtimes.spark.session.spark_session import _numbers
 from tests.keyed.runtimes.spark.functions import parquet_rows, random_rows, write_file
 from tests.keyed.runtimes.spark.stages import run
 

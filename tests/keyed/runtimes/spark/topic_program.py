@@ -12,7 +12,7 @@ from typing import Any
 
 import keyed
 from keyed.destinations.kafka import TopicWriter
-from keyed.kafka.transactions import Transactions
+from keyed.kafka.client import Transactions
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.publishing import kill
 

@@ -29,7 +29,7 @@ from keyed.metrics import Prometheus
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import JobMetrics
 from keyed.tables.server import Access, Limits, event_stream, serving
-from keyed.tables.server import connections as connections_module
+from keyed.tables.server import http_server as serving_module
 from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
 from tests.support.data_files import read_data
 from tests.support.tables import followed
@@ -66,7 +66,7 @@ def connected(address: str, text: str = "") -> socket.socket:
 
 def test_a_connection_that_has_ended_does_not_wait_for_the_garbage_collector(job):
     def kept():
-        return [each for each in gc.get_objects() if isinstance(each, connections_module._Connection)]
+        return [each for each in gc.get_objects() if isinstance(each, serving_module._Connection)]
 
     gc.collect()
     before = len(kept())
@@ -157,7 +157,7 @@ def test_readers_that_never_read_are_closed_and_their_memory_is_bounded(job):
 
 
 def test_readers_that_are_dropped_for_memory_are_counted(job, monkeypatch):
-    monkeypatch.setattr(connections_module, "_UNREAD", 6 << 20)
+    monkeypatch.setattr(serving_module, "_UNREAD", 6 << 20)
     with serving(job[1], port=0) as address, ExitStack() as stack:
         for _ in range(3):
             # An answer of 4 MB each.
@@ -272,8 +272,8 @@ def test_half_open_connections_do_not_use_up_the_descriptors_of_a_process(job):
 
 
 def test_a_process_without_descriptors_reports_it_once(job, caplog):
-    (repeats,) = connections_module._log.filters
-    assert isinstance(repeats, connections_module.LogRateLimit)
+    (repeats,) = serving_module._log.filters
+    assert isinstance(repeats, serving_module.LogRateLimit)
     repeats._seen.clear()
     with serving(job[1], port=0) as address:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -301,14 +301,14 @@ def test_a_process_without_descriptors_reports_it_once(job, caplog):
 def test_a_thousand_rounds_of_connecting_and_dropping_leave_nothing(job, monkeypatch):
     """``connect, ask, drop`` in every phase of a request: threads, descriptors and memory stay as they were."""
     process = psutil.Process()
-    servers: list[connections_module.Connections] = []
-    created = connections_module.Connections.__init__
+    servers: list[serving_module.Connections] = []
+    created = serving_module.Connections.__init__
 
     def keep(self: Any, *arguments: Any) -> None:
         created(self, *arguments)
         servers.append(self)
 
-    monkeypatch.setattr(connections_module.Connections, "__init__", keep)
+    monkeypatch.setattr(serving_module.Connections, "__init__", keep)
     texts = [
         "",
         "GET /tab",
@@ -427,7 +427,7 @@ def test_a_server_that_ends_with_an_error_is_logged_and_raises_it(job, monkeypat
     error = MemoryError("no more")
 
     # The package has a function of the module's name.
-    serving_module: Any = sys.modules["keyed.tables.server.serving"]
+    serving_module: Any = sys.modules["keyed.tables.server.http_server"]
 
     class Ends(serving_module._Server):  # type: ignore[misc]
         """This server alone: those of other tests go on."""

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.tables.server import Access, serving
-from keyed.tables.server import refused_requests as module
-from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots
+from keyed.tables.server import access as module
+from keyed.tables.server.access import ASKING, ConcurrencyLimit, Refused, Slots
 from tests.support.limits import patient
 from tests.support.tables import followed, worker_processes
 from tests.support.waiting import until
