@@ -54,10 +54,9 @@ class Relation:
         return [*self.input.left.sources, *self.input.right.sources]
 
     @property
-    def joins_table(self) -> bool:
-        """True if a stream joins a table in it."""
-        join = self.input
-        return isinstance(join, SourceJoin) and (join.kind == "stream-table" or join.left.joins_table)
+    def joins(self) -> list[str]:
+        """The kinds of its joins."""
+        return [self.input.kind, *self.input.left.joins] if isinstance(self.input, SourceJoin) else []
 
     @property
     def carried(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -301,17 +302,19 @@ class Builder:
             function = TableRows(name, (*plan.keys, *((each, BIGINT) for each in bounds)), plan.values)
             further = [kind, *bounds]
         step = Stepped(plan.before, query.name, self._skipped)
+        kept = tuple(self._with_place(*plan.before.kept))
+        placed = attrs.evolve(step, step=attrs.evolve(plan.before, kept=kept))
         if function is None:
             columns = query.target.columns
             schema = schema_of(columns, kind, *bounds, MOMENT)
             self._records[query.name] = Records(changes.map_batches(step, output=schema), name)
-            placed = attrs.evolve(plan.before, kept=tuple(self._with_place(*plan.before.kept)))
-            step = attrs.evolve(step, step=placed, is_output=False)
-            return changes.map_batches(step, output=schema_of(columns, *self._with_place(kind), *bounds))
+            schema = schema_of(columns, *self._with_place(kind), *bounds)
+            return changes.map_batches(attrs.evolve(placed, is_output=False), output=schema)
         names = tuple(each for each, _ in keys)
         if ranking is not None or grouping is not None:
-            step = attrs.evolve(step, groups=names)
-        keyed_by = changes.map_batches(step, output=schema_of(held, kind, *bounds)).key_by(*names)
+            placed = attrs.evolve(placed, groups=names)
+        schema = schema_of(held, *self._with_place(kind), *bounds)
+        keyed_by = changes.map_batches(placed, output=schema).key_by(*names)
         schema = schema_of(columns, *further, MOMENT)
         return keyed_by.process(_identified(function, plan.identity), schema, name=name, order="arrival")
 
@@ -759,6 +762,14 @@ class _Script:
             common |= {"is_topic": is_topic, "places": places}
             self._inputs[source.name] = ScriptInput(source, rows, self._skipped, **common)
 
+    def _needs_places(self) -> bool:
+        """Return true if the order of rows in a batch matters, and is not the one in which they come."""
+        plans = [each.plan for each in self.definitions.queries]
+        joins = {kind for plan in plans for kind in plan.relation.joins}
+        written = Counter([*self._inputs, *(each.target.name for each in self.definitions.queries)])
+        is_mixed = "stream-stream" in joins or any(count > 1 for count in written.values())
+        return "stream-table" in joins or (is_mixed and any(plan.grouping or plan.ranking for plan in plans))
+
     def bound(self) -> list[Any]:
         """Return the outputs with their sinks."""
         definitions, deployment = self.definitions, self._deployment
@@ -779,7 +790,7 @@ class _Script:
             live=live,
             topics=deployment.records() if deployment is not None and live else None,
         )
-        has_places = not self._bound and any(each.plan.relation.joins_table for each in definitions.queries)
+        has_places = not self._bound and self._needs_places()
         streams: dict[str, Any] = streams_of(rows, self._inputs, has_places=has_places)
         common: dict[str, Any] = {"registry": self._registry, "max_ahead": self._max_ahead}
         for name, each in self._bound.items():

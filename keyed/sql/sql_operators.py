@@ -15,6 +15,7 @@ from keyed.errors import TableOverflowError
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
+from keyed.joins.column_join import in_order
 from keyed.joins.matching import codes_of, last_rows
 from keyed.joins.table_columns import changes_of
 from keyed.sql.catalog import CHANGE, PLACE, STREAM, SqlSource
@@ -51,6 +52,11 @@ def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bo
 MOMENT, DELETED = "#moment", "DELETED"
 #: The column that the state of a table has for the time of a row.
 _ROWTIME = ("ROWTIME", BIGINT)
+
+
+def in_arrival_order(table: pa.Table) -> pa.Table:
+    """Return rows in the order in which they came, in scripts in which batches may have another one."""
+    return in_order(table, STREAM, PLACE) if PLACE in table.column_names else table
 
 
 def emit(ctx: BatchContext, table: pa.Table) -> None:
@@ -196,6 +202,7 @@ class Totals(RunningColumns):
     # Batches.
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        table = in_arrival_order(table)
         if self._window is not None:
             table = (self._in_sessions if self._is_session else self._windowed)(table, ctx)
         if not table.num_rows:

@@ -19,7 +19,7 @@ from keyed.formats.sql_types import BIGINT
 from keyed.joins.matching import codes_of, distinct
 from keyed.sql.catalog import CHANGE
 from keyed.sql.planner import RankPlan
-from keyed.sql.sql_operators import alike, emit_changes, table_state
+from keyed.sql.sql_operators import alike, emit_changes, in_arrival_order, table_state
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import integers, pc
 
@@ -59,6 +59,7 @@ class TopRows(VectorizedFunction):
         self._step = SqlStep(((self._name, rank, BIGINT),), kept=(*self._held, _WAS))
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        table = in_arrival_order(table)
         came = table.append_column(_TIME, table.column(TIMESTAMP_COLUMN)).select(self._held)
         removed = came.slice(0, 0)
         if self._is_of_table:

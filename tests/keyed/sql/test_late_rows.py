@@ -80,13 +80,14 @@ def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_pe
         f"GRACE PERIOD {grace} MILLISECONDS ON l.k = r.k;"
         "CREATE TABLE w AS SELECT k, COUNT(*) AS n FROM o WINDOW TUMBLING (SIZE 10 MILLISECONDS, GRACE PERIOD 5 "
         "MILLISECONDS) GROUP BY k;"
+        "CREATE TABLE c AS SELECT k, COLLECT_LIST(v) AS vs, LATEST_BY_OFFSET(w) AS last FROM o GROUP BY k;"
     )
     records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
 
     def joined(rows_per_batch):
         result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
         rows = Counter((each.key, str(each.value), each.timestamp) for each in result["o"])
-        return rows, result.table("w"), result.skipped
+        return rows, result.table("w"), result.table("c"), result.skipped
 
     assert joined(rows_per_batch) == joined(1)
 
@@ -138,3 +139,19 @@ def test_the_row_of_a_table_is_the_one_that_came_last(rows, rows_per_batch):
     assert result.table("o") == {key: {"v": value} for key, value in last.items()}
     odd = Counter(value % 2 for value in last.values())
     assert result.table("n") == {key: {"n": number} for key, number in odd.items()}
+
+
+@given(RECORDS, st.integers(1, 30))
+def test_streams_that_are_written_into_one_keep_the_order_of_their_rows(rows, rows_per_batch):
+    script = (
+        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
+        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
+        "CREATE STREAM o AS SELECT * FROM r; INSERT INTO o SELECT * FROM l WHERE v >= 0;"
+        "CREATE TABLE n AS SELECT k, COLLECT_LIST(v) AS vs FROM o GROUP BY k;"
+    )
+    records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
+    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    expected: dict[str, dict[str, list[int]]] = {}
+    for _, key, value, _ in records:
+        expected.setdefault(key, {"vs": []})["vs"].append(value["v"])
+    assert result.table("n") == expected
