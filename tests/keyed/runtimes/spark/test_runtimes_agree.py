@@ -66,4 +66,4 @@ def test_spark_agrees_over_two_inputs_and_broadcast_elements(spark, function, el
         options = {"key2": "who", "watermark": DELAY}
     options |= {"timestamp": "time", "key": "user", "schema": VIEWS, "schema2": schema2, "output": output}
     told = assert_runtimes_agree(function(), elements, spark=spark, **options)
-    assert "and Spark give the same outputs, in 5 examples" in told
+    assert "and Spark give the same outputs, in 5 different examples" in told
