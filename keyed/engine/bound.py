@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Container, Iterator
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import attrs
@@ -22,14 +22,12 @@ from keyed.codec.keys import decode_key_at, encode_key, normalised
 from keyed.codec.snapshots import snapshot
 from keyed.codec.values import ValueCodec
 from keyed.content.addresses import KIND_OF_CLOCK, NULL, TTL_PROCESSING, decode_time, encode_time, state_prefix
+from keyed.content.local_store import ReadStore
+from keyed.engine.changes import Changes
 from keyed.errors import EncodingError, StateAccessError
 from keyed.job.state import State
 from keyed.job.ttl import StateTtl, StateVisibility, UpdateType
 from keyed.rows import Row
-
-if TYPE_CHECKING:
-    from keyed.content.local_store import ReadStore
-    from keyed.engine.changes import Changes
 
 
 @attrs.frozen(eq=False)

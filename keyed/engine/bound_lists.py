@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyed.codec.values import value_codec
 from keyed.content.addresses import list_sub
 from keyed.engine.bound import MISSING, Cell, CellState, Scope, isolation_of
+from keyed.engine.changes import Changes
 from keyed.errors import EncodingError
 from keyed.job.state import ListState
-
-if TYPE_CHECKING:
-    from keyed.engine.changes import Changes
 
 
 class _Elements(list[Any]):

@@ -8,17 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, REMOVED, Cell, CellState, Scope, isolation_of
+from keyed.engine.changes import Changes
 from keyed.errors import EncodingError, StateAccessError
 from keyed.job.state import MapState
-
-if TYPE_CHECKING:
-    from keyed.engine.changes import Changes
-
 
 #: Number of encoded map keys that are cached.
 _MOST_KNOWN = 4096

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import Outside, Scope, kind_of
+from keyed.engine.changes import Changes
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.job.functions import TIMESTAMP_COLUMN
 from keyed.job.table_declaration import MergeHow, Predicate, TableState
@@ -18,7 +19,6 @@ from keyed.job.ttl import StateVisibility, TimeDomain
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from keyed.engine.changes import Changes
     from keyed.table_state.overlay import Overlay
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyed.codec.snapshots import snapshot
 from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, BoundState, Scope, isolation_of, owned
+from keyed.engine.changes import Changes
 from keyed.errors import EncodingError, StateDefinitionError
 from keyed.job.state import AggregatingState, ReducingState, ValueState
-
-if TYPE_CHECKING:
-    from keyed.engine.changes import Changes
 
 
 class _SingleValue(BoundState):

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyed.base.arguments import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
 from keyed.engine.bound import Cell, CellState, Scope, isolation_of
+from keyed.engine.changes import Changes
 from keyed.errors import TimestampError
 from keyed.job.state import NOT_PUT, VersionedRecord, VersionedState
-
-if TYPE_CHECKING:
-    from keyed.engine.changes import Changes
 
 
 class _VersionCell(Cell):

@@ -10,6 +10,7 @@ bounded as described in `keyed.stores.database`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -109,8 +110,6 @@ def _open_beside(path: Path) -> RocksStore:
 
 def _sweep(path: Path) -> None:
     """Delete the folders that `_open_beside` created in processes that ended before they closed them."""
-    import fcntl
-
     name = re.compile(re.escape(path.name) + r"-(\d+)-\d+")
     for folder in path.parent.iterdir():
         match = name.fullmatch(folder.name)
