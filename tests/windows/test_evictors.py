@@ -29,17 +29,6 @@ def values(harness):
     return [value for value, _ in harness.take_output()]
 
 
-def test_count_evictor_before():
-    """Flink: testCountTrigger (window of 4, slide 2)."""
-    with evicting(w.CountEvictor.of(4)) as h:
-        for value in range(6):
-            h.process(("k", value), value)
-            if value % 2:
-                h.crash_and_recover()
-        assert values(h) == [[0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
-        assert h.state_entries() == 4
-
-
 def test_an_element_as_old_as_the_duration_goes():
     with evicting(w.TimeEvictor.of(2000)) as h:
         for value, time in ((1, 1000), (2, 3000)):
