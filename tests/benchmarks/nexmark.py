@@ -43,6 +43,7 @@ from examples.nexmark.catalog import run as run_locally
 from examples.nexmark.generator import Generator
 from tests.benchmarks.events import FOLDER, ignored_folder
 from tests.benchmarks.meter import lines_with_meter, mark
+from tests.benchmarks.nexmark_latency import LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import (
     FLINK,
     FLINK_CANNOT,
@@ -99,9 +100,17 @@ class CannotRun(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where results differ or a run failed."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.latency and not set(options.only) & set(LATENCY_QUERIES):
+        parser.error(f"--latency measures {', '.join(LATENCY_QUERIES)}")
     if options.child is not None:
         _child(options.engines[0], options.only[0], [Path(folder) for folder in options.child])
+        return 0
+    if options.latency:
+        chosen = [query for query in options.only if query in LATENCY_QUERIES]
+        print(_settings(options), flush=True)
+        print(latency_table(options.rate, chosen, _CONFIG))
         return 0
     ignored_folder(_FOLDER)
     few, warm = _folder(_FEW, _FEW_RATE), _folder(min(_FILE, options.events), options.rate)
@@ -224,6 +233,8 @@ def _parser() -> argparse.ArgumentParser:
         "--log", type=Path, metavar="FILE", help="where a line of each query and engine is added (JSON)"
     )
     parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")
+    latency = "measure latencies of keyed on Spark instead (q1, q5, q8, q18; about 15 minutes)"
+    parser.add_argument("--latency", action="store_true", help=latency)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser
 

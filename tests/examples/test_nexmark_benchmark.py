@@ -6,11 +6,15 @@ import json
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from examples.nexmark.catalog import QUERIES
+from examples.nexmark.catalog import QUERIES, run
+from examples.nexmark.generator import BASE_TIME, Generator
 from tests.benchmarks import nexmark
 from tests.benchmarks.nexmark import Figures, chart, main, table
+from tests.benchmarks.nexmark_latency import LATENCY_QUERIES, completed
 from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, SPARK, SPARK_CANNOT
 
 _ENGINES = ["local", "flink"]
@@ -63,8 +67,28 @@ def test_an_engine_has_each_query_or_a_reason():
     assert sorted([*FLINK, *FLINK_CANNOT]) == sorted([*SPARK, *SPARK_CANNOT]) == sorted(QUERIES)
 
 
+def test_the_latency_of_a_result_counts_from_the_event_that_completes_it(tmp_path):
+    Generator(events=2_000, rate=100, seed=7).write(tmp_path / "events")
+    found = {}
+    for query in LATENCY_QUERIES:
+        run(query, tmp_path / "events", tmp_path / query)
+        rows = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / query).rglob("*.parquet"))])
+        found[query] = [each - BASE_TIME for each in completed(query, tmp_path / "events")(rows)]
+    assert {*found["q1"]} >= {*found["q18"]}
+    assert max(found["q1"]) == 19_990
+    # The event that is 4 s after the end of the window.
+    assert {*found["q5"]} == {*range(6_000, 34_000, 2_000)}
+    assert {*found["q8"]} <= {14_000, 24_000}
+
+
 def test_what_is_left_when_the_time_is_over_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(nexmark, "_FOLDER", tmp_path / "bench")
     monkeypatch.setattr(nexmark, "time", SimpleNamespace(monotonic=iter((0, 1_000, 2_000)).__next__))
     assert main(["--only", "q0,q5", "--engines", "local", "--events", "6000", "--minutes", "1"]) == 0
     assert "- q5, keyed, local: not measured: --minutes 1 are over" in capsys.readouterr().out
+
+
+def test_latency_has_queries_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        main(["--latency", "--only", "q0"])
+    assert "--latency measures q1, q5, q8, q18" in capsys.readouterr().err

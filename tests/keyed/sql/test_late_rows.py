@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 from keyed import sql
 
 ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 120)), min_size=1, max_size=25)
+DECLARED = """
+    CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');
+    CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');
+    CREATE TABLE t (k STRING PRIMARY KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');
+"""
 WINDOWS = {"TUMBLING": "SIZE 20", "HOPPING": "SIZE 20 MILLISECONDS, ADVANCE BY 5", "SESSION": "20"}
 
 
@@ -46,12 +51,11 @@ def processed(kind, grace, rows):
 @example("SESSION", 0, [("a", 40), ("b", 65), ("a", 80), ("a", 60)], 3)
 def test_late_rows_are_those_of_kafka_streams(kind, grace, rows, rows_per_batch):
     script = (
-        "CREATE STREAM s (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
-        f"CREATE TABLE o AS SELECT k, COUNT(*) AS n FROM s WINDOW {kind} ({WINDOWS[kind]} MILLISECONDS, "
+        f"CREATE TABLE o AS SELECT k, COUNT(*) AS n FROM l WINDOW {kind} ({WINDOWS[kind]} MILLISECONDS, "
         f"GRACE PERIOD {grace} MILLISECONDS) GROUP BY k;"
     )
-    records = [("t", key, {"v": 1}, time) for key, time in rows]
-    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    records = [("l", key, {"v": 1}, time) for key, time in rows]
+    result = sql.script(DECLARED + script, topics=records, rows_per_batch=rows_per_batch)
     counts: dict[tuple[Any, ...], int] = {}
     for record in result["o"]:
         assert record.window is not None
@@ -74,8 +78,6 @@ RECORDS = st.lists(
 def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_per_batch):
     key = "ROWKEY AS k, l.k AS lk" if how == "FULL" else "l.k AS k"
     script = (
-        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
-        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
         f"CREATE STREAM o AS SELECT {key}, l.v AS v, r.v AS w FROM l {how} JOIN r WITHIN 20 MILLISECONDS "
         f"GRACE PERIOD {grace} MILLISECONDS ON l.k = r.k;"
         "CREATE TABLE w AS SELECT k, COUNT(*) AS n FROM o WINDOW TUMBLING (SIZE 10 MILLISECONDS, GRACE PERIOD 5 "
@@ -85,7 +87,7 @@ def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_pe
     records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
 
     def joined(rows_per_batch):
-        result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+        result = sql.script(DECLARED + script, topics=records, rows_per_batch=rows_per_batch)
         rows = Counter((each.key, str(each.value), each.timestamp) for each in result["o"])
         return rows, result.table("w"), result.table("c"), result.skipped
 
@@ -101,16 +103,11 @@ def test_joins_with_late_rows_do_not_depend_on_batches(how, grace, rows, rows_pe
 @example("LEFT JOIN", [("t", "a", 43), ("l", "a", 0), ("t", "a", 90)], 3)
 def test_a_row_of_a_stream_joins_the_row_of_the_table_that_came_last(how, rows, rows_per_batch):
     also = f"{how} r WITHIN 20 MILLISECONDS GRACE PERIOD 0 MILLISECONDS ON l.k = r.k" if how else ""
-    script = (
-        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
-        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
-        "CREATE TABLE t (k STRING PRIMARY KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
-        f"CREATE STREAM o AS SELECT l.k AS k, l.v AS v, t.v AS w FROM l {also} LEFT JOIN t ON l.k = t.k;"
-    )
+    script = f"CREATE STREAM o AS SELECT l.k AS k, l.v AS v, t.v AS w FROM l {also} LEFT JOIN t ON l.k = t.k;"
     records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
 
     def joined(rows_per_batch):
-        result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+        result = sql.script(DECLARED + script, topics=records, rows_per_batch=rows_per_batch)
         return Counter((each.key, each.value["v"], each.value["w"]) for each in result["o"])
 
     outputs = joined(rows_per_batch)
@@ -129,12 +126,11 @@ def test_a_row_of_a_stream_joins_the_row_of_the_table_that_came_last(how, rows, 
 @given(RECORDS, st.integers(2, 30))
 def test_the_row_of_a_table_is_the_one_that_came_last(rows, rows_per_batch):
     script = (
-        "CREATE TABLE t (k STRING PRIMARY KEY, v INT) WITH (KAFKA_TOPIC = 't', VALUE_FORMAT = 'JSON');"
         "CREATE TABLE o AS SELECT k, v FROM t WHERE v >= 0;"
         "CREATE TABLE n AS SELECT v % 2 AS odd, COUNT(*) AS n FROM t GROUP BY v % 2;"
     )
     records = [("t", key, {"v": number}, time) for number, (_, key, time) in enumerate(rows)]
-    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    result = sql.script(DECLARED + script, topics=records, rows_per_batch=rows_per_batch)
     last = {key: value["v"] for _, key, value, _ in records}
     assert result.table("o") == {key: {"v": value} for key, value in last.items()}
     odd = Counter(value % 2 for value in last.values())
@@ -144,13 +140,11 @@ def test_the_row_of_a_table_is_the_one_that_came_last(rows, rows_per_batch):
 @given(RECORDS, st.integers(1, 30))
 def test_streams_that_are_written_into_one_keep_the_order_of_their_rows(rows, rows_per_batch):
     script = (
-        "CREATE STREAM l (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'l', VALUE_FORMAT = 'JSON');"
-        "CREATE STREAM r (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 'r', VALUE_FORMAT = 'JSON');"
         "CREATE STREAM o AS SELECT * FROM r; INSERT INTO o SELECT * FROM l WHERE v >= 0;"
         "CREATE TABLE n AS SELECT k, COLLECT_LIST(v) AS vs FROM o GROUP BY k;"
     )
     records = [(topic, key, {"v": number}, time) for number, (topic, key, time) in enumerate(rows)]
-    result = sql.script(script, topics=records, rows_per_batch=rows_per_batch)
+    result = sql.script(DECLARED + script, topics=records, rows_per_batch=rows_per_batch)
     expected: dict[str, dict[str, list[int]]] = {}
     for _, key, value, _ in records:
         expected.setdefault(key, {"vs": []})["vs"].append(value["v"])
