@@ -20,21 +20,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from keyed.changelog import model
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.group_folder import Segment, SegmentFile
 from keyed.changelog.kafka.kafka_records import RecordKeys
-from keyed.changelog.model import (
-    Commit,
-    LogHeader,
-    decode_commit,
-    decode_header,
-    decode_kept,
-    decode_position,
-    encode_commit,
-    encode_header,
-    encode_kept,
-    encode_position,
-)
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
@@ -98,7 +87,7 @@ PLAIN = {
     "b": EVERYTHING.when,
 }
 KEY = ("user", 7, -(2**70), 1.5, None, True, b"\0", Decimal("1.5"), EVERYTHING.when, EVERYTHING.day, EVERYTHING.id)
-COMMIT = Commit(
+COMMIT = model.Commit(
     log_id="log", group=0, sequence=1, attempt="a", source_log="s", entries=1, hash="0" * 32, watermark=-5,
     processing_time=5, states={"s": {"id": 1}}, counters={"rows_in": 1},
 )  # fmt: skip
@@ -179,10 +168,10 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     ),
     "log row": (lambda data: decode_row(data, "here"), row()),
     "meta": (lambda data: decode_meta(data, "here"), encode_meta(META)),
-    "header": (lambda data: decode_header(data, "here"), encode_header(LogHeader("log", "op", 2, 5))),
-    "commit": (lambda data: decode_commit(data, "here"), encode_commit(COMMIT)),
-    "position": (lambda data: decode_position(data, "here"), encode_position(5, b"here")),
-    "kept": (lambda data: decode_kept(data, "here"), encode_kept("name", b"data")),
+    "header": (lambda data: model.decode_header(data, "here"), model.encode_header(model.LogHeader("log", "op", 2, 5))),
+    "commit": (lambda data: model.decode_commit(data, "here"), model.encode_commit(COMMIT)),
+    "position": (lambda data: model.decode_position(data, "here"), model.encode_position(5, b"here")),
+    "kept": (lambda data: model.decode_kept(data, "here"), model.encode_kept("name", b"data")),
     "segment": (read_segment, b"".join(Segment(COMMIT, [CHANGES, TableBlock(1, 2, b"removed", None)]))),
     "hash": (lambda data: hash_of_text(data.decode("latin-1"), "here"), hash_text(5).encode()),
     "schema": (read_schema, msgspec.json.encode(SCHEMA)),

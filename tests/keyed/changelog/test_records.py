@@ -9,21 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.changelog import model
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.group_folder import Segment, SegmentFile
-from keyed.changelog.model import (
-    Channel,
-    Commit,
-    LogHeader,
-    decode_commit,
-    decode_header,
-    decode_kept,
-    decode_position,
-    encode_commit,
-    encode_header,
-    encode_kept,
-    encode_position,
-)
 from keyed.codec.frames import frame
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
@@ -33,14 +21,14 @@ from keyed.content.contents import hash_sum, hash_text
 from keyed.errors import CorruptionError
 
 GOLDEN = Path(__file__).parent / "golden"
-HEADER = LogHeader("0123456789abcdef0123456789abcdef", "totals", 4, 1_700_000_000_000)
+HEADER = model.LogHeader("0123456789abcdef0123456789abcdef", "totals", 4, 1_700_000_000_000)
 PREFIX = state_prefix(PLAIN, 1, encode_key("ann"), encode_key(None))
 CHANGES: list[Change] = [
     (PREFIX, b"", b"\x05"),
     (state_prefix(PLAIN, 2, encode_key("ann"), encode_key((0, 10))), encode_key("x"), None),
     (timer_prefix(TIMER_EVENT, encode_key("bob")), timer_sub(1000), encode_time(1000)),
 ]
-COMMIT = Commit(
+COMMIT = model.Commit(
     log_id=HEADER.log_id,
     group=2,
     sequence=7,
@@ -56,7 +44,7 @@ COMMIT = Commit(
     counters={"rows_in": 3},
     key_columns=["name"],
     key_type="str",
-    channels=[Channel(0, "", -5), Channel(1, "3", 8, 40)],
+    channels=[model.Channel(0, "", -5), model.Channel(1, "3", 8, 40)],
 )
 TABLE = TableBlock(3, 2, b"removed", b"written")
 
@@ -67,10 +55,18 @@ def segment(commit=COMMIT, blocks=(CHANGES, TABLE)):
 
 
 RECORDS: dict[str, tuple[Any, Any, Any]] = {
-    "header": (lambda: encode_header(HEADER), decode_header, HEADER),
-    "commit": (lambda: encode_commit(COMMIT), decode_commit, COMMIT),
-    "position": (lambda: encode_position(7, b"where the sources are"), decode_position, (7, b"where the sources are")),
-    "kept": (lambda: encode_kept("files-0", b"what has been read"), decode_kept, ("files-0", b"what has been read")),
+    "header": (lambda: model.encode_header(HEADER), model.decode_header, HEADER),
+    "commit": (lambda: model.encode_commit(COMMIT), model.decode_commit, COMMIT),
+    "position": (
+        lambda: model.encode_position(7, b"where the sources are"),
+        model.decode_position,
+        (7, b"where the sources are"),
+    ),
+    "kept": (
+        lambda: model.encode_kept("files-0", b"what has been read"),
+        model.decode_kept,
+        ("files-0", b"what has been read"),
+    ),
 }
 
 

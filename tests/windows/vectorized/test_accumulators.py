@@ -129,30 +129,15 @@ def test_columns_give_what_rows_give(case):
     each = fold.of_rows(BatchRows(table, np.array(times)), Groups(np.arange(len(ids)), len(ids)))
     ordered = [part.take(pa.array(order)) for part in each]
     running = fold.running(ordered, numbers[order], np.arange(len(ids)))
+    columns = values, ranks, times
     for position in range(len(ids)):
         group = numbers[order[position]]
         upto = [row for row in order[: position + 1] if numbers[row] == group]
-        check(
-            fold,
-            chosen,
-            running,
-            position,
-            [values[r] for r in upto],
-            [ranks[r] for r in upto],
-            [times[r] for r in upto],
-        )
+        check(fold, chosen, running, position, *([of[row] for row in upto] for of in columns))
     for group in range(count):
         inside = [row for row in range(len(ids)) if ids[row] == group]
         for parts in (at_once, merged):
-            check(
-                fold,
-                chosen,
-                parts,
-                group,
-                [values[r] for r in inside],
-                [ranks[r] for r in inside],
-                [times[r] for r in inside],
-            )
+            check(fold, chosen, parts, group, *([of[row] for row in inside] for of in columns))
 
 
 def check(fold, chosen, parts, group, values, ranks, times):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
+from keyed import KeyedProcessFunction, bounded_out_of_orderness
 from keyed.testing import Falsified, assert_runtimes_agree, strategies
+from tests.keyed.testing.test_right_functions import Minutes
 from tests.keyed.testing.test_two_inputs import BOTH, DELAY, RULED, RULES, Purchases, ToldRules
 
 ROWS = strategies.rows("user string, time bigint", user=strategies.skewed("ann", "bob"))
@@ -19,19 +20,6 @@ OPTIONS: dict[str, Any] = {
     "watermark": bounded_out_of_orderness(3_000),
     "examples": 2,
 }
-
-
-class Minutes(KeyedProcessFunction):
-    counts = MapState(int, int)
-
-    def process_element(self, value, ctx):
-        end = ctx.timestamp() // 60_000 * 60_000 + 60_000
-        self.counts[end] = self.counts.get(end, 0) + 1
-        ctx.timer_service().register_event_time_timer(end - 1)
-
-    def on_timer(self, timestamp, ctx):
-        yield ctx.get_current_key(), timestamp + 1, self.counts[timestamp + 1]
-        del self.counts[timestamp + 1]
 
 
 class Where(KeyedProcessFunction):
