@@ -20,7 +20,7 @@ from keyed.testing import KeyedTestHarness
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState
 from tests.keyed.table_state.model import EPOCH
 
-ANY = pa.table({"k": ["any"]})
+ANY, ANY_ROW = pa.table({"k": ["any"]}), pa.table({"k": ["a"], "n": [1]})
 
 
 class Calls(keyed.vectorized.VectorizedFunction):
@@ -35,25 +35,27 @@ class Calls(keyed.vectorized.VectorizedFunction):
         self.results[:] = [do(self.rows) for do in self.todo]
 
 
-def harness(function: Calls, **options: Any) -> KeyedTestHarness:
-    return KeyedTestHarness(function, key="k", **options)
+class TableHarness(KeyedTestHarness):
+    """A harness that calls the table state of its function."""
 
+    def __init__(self, function: Calls, **options: Any) -> None:
+        super().__init__(function, **{"key": "k", **options})
+        self.calls = function
 
-def call(tests: KeyedTestHarness, function: Calls, *todo: Callable[[Any], Any]) -> Any:
-    """Run calls in one batch; what the last one gave."""
-    function.todo[:] = todo
-    tests.process_batch(ANY)
-    return function.results[-1]
+    def call(self, *todo: Callable[[Any], Any]) -> Any:
+        """Run calls in one batch, and return the result of the last one."""
+        self.calls.todo[:] = todo
+        self.process_batch(ANY)
+        return self.calls.results[-1]
+
+    def contents(self) -> list[dict[str, Any]]:
+        """Return the rows of the table."""
+        return sorted(self.call(do("scan")).to_pylist(), key=repr)
 
 
 def do(name: str, *arguments: Any) -> Callable[[Any], Any]:
     """A call of a table state."""
     return lambda state: getattr(state, name)(*arguments)
-
-
-def contents(tests: KeyedTestHarness, function: Calls) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = call(tests, function, lambda rows: rows.scan()).to_pylist()
-    return sorted(rows, key=repr)
 
 
 # Declarations ---------------------------------------------------------------------------------------------------------
@@ -71,10 +73,9 @@ class Total:
 
 @pytest.mark.parametrize("schema", ["k string, n bigint", Total, ARROW])
 def test_a_schema_has_many_forms(schema: Any) -> None:
-    function = Calls(schema)
-    with harness(function) as tests:
-        call(tests, function, lambda rows: rows.upsert(pa.table({"n": [1], "k": ["a"]})))
-        assert contents(tests, function) == [{"k": "a", "n": 1}]
+    with TableHarness(Calls(schema)) as tests:
+        tests.call(do("upsert", pa.table({"n": [1], "k": ["a"]})))
+        assert tests.contents() == [{"k": "a", "n": 1}]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_wrong_declarations_are_refused(make: Callable[[], Any], message: str) -
     ],
 )
 def test_tables_that_cannot_be_are_refused_before_the_first_row(schema: Any, key: Any, message: str) -> None:
-    with harness(Calls(schema, key)) as tests, pytest.raises(errors.StateDefinitionError, match=message):
+    with TableHarness(Calls(schema, key)) as tests, pytest.raises(errors.StateDefinitionError, match=message):
         tests.process_batch(ANY)
 
 
@@ -134,9 +135,8 @@ def test_a_table_is_used_in_a_batch_only() -> None:
     for use in (state.scan, lambda: state.num_rows, state.clear, lambda: state.upsert(ANY)):
         with pytest.raises(errors.StateAccessError, match="used outside of a call; use it inside process_batch"):
             use()
-    function = Calls("k string")
-    with harness(function) as tests:
-        bound = call(tests, function, lambda rows: rows)
+    with TableHarness(Calls("k string")) as tests:
+        bound = tests.call(lambda rows: rows)
         with pytest.raises(errors.StateAccessError, match="used outside of a call; use it inside process_batch"):
             bound.scan()
 
@@ -167,28 +167,25 @@ def test_a_table_is_used_in_a_batch_only() -> None:
     ],
 )
 def test_wrong_arguments_are_named_and_change_nothing(todo: Callable[[Any], Any], message: str) -> None:
-    function = Calls("k string, n bigint, l array<string>")
-    with harness(function) as tests:
-        call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1], "l": [["x"]]})))
+    with TableHarness(Calls("k string, n bigint, l array<string>")) as tests:
+        tests.call(do("upsert", pa.table({"k": ["a"], "n": [1], "l": [["x"]]})))
         with pytest.raises(errors.StateAccessError, match=message) as failed:
-            call(tests, function, lambda rows: rows.clear(), todo)
+            tests.call(do("clear"), todo)
         assert "operator 'function', key group 0, process_batch of 1 rows" in str(failed.value)
-        assert contents(tests, function) == [{"k": "a", "n": 1, "l": ["x"]}]
+        assert tests.contents() == [{"k": "a", "n": 1, "l": ["x"]}]
 
 
 def test_what_arrow_refuses_names_the_call() -> None:
-    function = Calls("k string, n bigint")
-    with harness(function) as tests:
-        call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1]})))
+    with TableHarness(Calls("k string, n bigint")) as tests:
+        tests.call(do("upsert", ANY_ROW))
         with pytest.raises(errors.UserFunctionError, match="process_batch of 1 rows"):
-            call(tests, function, lambda rows: rows.scan(pc.field("missing") == 1))
+            tests.call(do("scan", pc.field("missing") == 1))
 
 
 def test_limits_beyond_the_range_of_a_column_hold_for_all_rows_or_none() -> None:
-    function = Calls("k string, n bigint, b tinyint")
-    with harness(function) as tests:
+    with TableHarness(Calls("k string, n bigint, b tinyint")) as tests:
         rows = pa.table({"k": ["a", "b"], "n": [-(2**63), 2**63 - 1], "b": pa.array([-128, 127], pa.int8())})
-        call(tests, function, do("upsert", rows))
+        tests.call(do("upsert", rows))
         for column, least, greatest in (("n", -(2**63), 2**63 - 1), ("b", -128, 127)):
             for operator, below, at_least, at_most, above in (
                 ("<", 0, 0, 1, 2),
@@ -198,44 +195,40 @@ def test_limits_beyond_the_range_of_a_column_hold_for_all_rows_or_none() -> None
                 (">", 2, 1, 0, 0),
             ):
                 limits = (least - 60_000, least, greatest, greatest + 60_000)
-                found = [call(tests, function, do("scan", (column, operator, limit))).num_rows for limit in limits]
+                found = [tests.call(do("scan", (column, operator, limit))).num_rows for limit in limits]
                 assert found == [below, at_least, at_most, above], (column, operator)
 
 
 def test_integers_are_milliseconds_where_a_column_is_a_timestamp() -> None:
-    function = Calls("k string, at timestamp")
-    with harness(function) as tests:
-        call(tests, function, do("upsert", pa.table({"k": ["a", "b"], "at": [1_000, 2_001]})))
+    with TableHarness(Calls("k string, at timestamp")) as tests:
+        tests.call(do("upsert", pa.table({"k": ["a", "b"], "at": [1_000, 2_001]})))
         seconds = [EPOCH.replace(year=1970) + timedelta(milliseconds=ms) for ms in (1_000, 2_001)]
-        assert [row["at"] for row in contents(tests, function)] == seconds
+        assert [row["at"] for row in tests.contents()] == seconds
         for limit, count in ((999, 0), (1_000, 1), (2_000, 1), (2_001, 2), (2**63 - 1, 2), (-(2**63), 0)):
             for given in (limit, pa.scalar(limit), np.int64(limit)):
-                assert call(tests, function, do("scan", ("at", "<=", given))).num_rows == count
-        naive = Calls("k string, at timestamp_ntz")
-        with harness(naive) as others:
+                assert tests.call(do("scan", ("at", "<=", given))).num_rows == count
+        with TableHarness(Calls("k string, at timestamp_ntz")) as others:
             for todo in (do("scan", ("at", "<=", 1)), do("upsert", pa.table({"k": ["a"], "at": [1]}))):
                 with pytest.raises(errors.StateAccessError):
-                    call(others, naive, todo)
+                    others.call(todo)
 
 
 def test_other_types_of_a_kind_are_converted_and_nothing_else() -> None:
-    function = Calls("k string, n bigint")
-    with harness(function) as tests:
+    with TableHarness(Calls("k string, n bigint")) as tests:
         for keys in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
             rows = pa.table({"k": pa.array(["a"]).cast(keys), "n": pa.array([1], pa.int16())})
-            call(tests, function, do("merge", rows, {"n": "sum"}))
-        assert contents(tests, function) == [{"k": "a", "n": 3}]
+            tests.call(do("merge", rows, {"n": "sum"}))
+        assert tests.contents() == [{"k": "a", "n": 3}]
         for value in ("5", 5.0, True, EPOCH):
             with pytest.raises(errors.StateAccessError, match=r"column 'n' of .* does not fit int64: types differ"):
-                call(tests, function, do("upsert", pa.table({"k": ["a"], "n": [value]})))
+                tests.call(do("upsert", pa.table({"k": ["a"], "n": [value]})))
 
 
 def test_a_key_may_have_the_name_that_arrow_gives_to_a_sum() -> None:
-    function = Calls("k string, n_sum bigint, n bigint", key=("k", "n_sum"))
-    with harness(function) as tests:
+    with TableHarness(Calls("k string, n_sum bigint, n bigint", key=("k", "n_sum"))) as tests:
         for _ in range(2):
-            call(tests, function, do("merge", pa.table({"k": ["a"], "n_sum": [5], "n": [1]}), {"n": "sum"}))
-        assert contents(tests, function) == [{"k": "a", "n_sum": 5, "n": 2}]
+            tests.call(do("merge", pa.table({"k": ["a"], "n_sum": [5], "n": [1]}), {"n": "sum"}))
+        assert tests.contents() == [{"k": "a", "n_sum": 5, "n": 2}]
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -243,12 +236,11 @@ def test_a_key_may_have_the_name_that_arrow_gives_to_a_sum() -> None:
 
 def merged(type_: Any, how: str, *batches: list[Any]) -> Any:
     """The merged value of a column of one row."""
-    function = Calls(pa.schema([pa.field("k", pa.string()), pa.field("v", type_)]))
-    with harness(function) as tests:
+    with TableHarness(Calls(pa.schema([pa.field("k", pa.string()), pa.field("v", type_)]))) as tests:
         for values in batches:
             rows = pa.table({"k": ["a"] * len(values), "v": pa.array(values, type_)})
-            call(tests, function, do("merge", rows, {"v": how}))
-        return contents(tests, function)[0]["v"]
+            tests.call(do("merge", rows, {"v": how}))
+        return tests.contents()[0]["v"]
 
 
 def test_floats_are_added_from_left_to_right() -> None:
@@ -298,60 +290,56 @@ def test_minima_and_maxima_of_what_has_an_order() -> None:
 
 def test_null_nan_and_zero_are_keys_like_any_other() -> None:
     nan = np.array([0xFFF8000000000001], "uint64").view("float64")[0]
-    function = Calls("k double, n bigint")
-    with harness(function) as tests:
+    with TableHarness(Calls("k double, n bigint")) as tests:
         for keys in ([None, float("nan"), 0.0], [nan, -0.0, None]):
             rows = pa.table({"k": pa.array(keys, pa.float64(), from_pandas=False), "n": [1, 1, 1]})
-            call(tests, function, do("merge", rows, {"n": "sum"}))
-        assert sorted(row["n"] for row in contents(tests, function)) == [2, 2, 2]
+            tests.call(do("merge", rows, {"n": "sum"}))
+        assert sorted(row["n"] for row in tests.contents()) == [2, 2, 2]
         rows = pa.table({"k": pa.array([-0.0, None, nan], pa.float64(), from_pandas=False)})
-        assert call(tests, function, lambda state: state.lookup(rows)).column("n").to_pylist() == [2, 2, 2]
-        call(tests, function, lambda state: state.delete(rows))
-        assert contents(tests, function) == []
+        assert tests.call(do("lookup", rows)).column("n").to_pylist() == [2, 2, 2]
+        tests.call(do("delete", rows))
+        assert tests.contents() == []
 
 
 # Time to live ---------------------------------------------------------------------------------------------------------
 
 
 def test_rows_expire_in_processing_time() -> None:
-    function = Calls("k string, n bigint", ttl=StateTtl(10))
-    with harness(function) as tests:
-        call(tests, function, lambda state: state.upsert(pa.table({"k": ["a", "b"], "n": [1, 1]})))
+    with TableHarness(Calls("k string, n bigint", ttl=StateTtl(10))) as tests:
+        tests.call(do("upsert", pa.table({"k": ["a", "b"], "n": [1, 1]})))
         tests.advance_processing_time(9)
-        call(tests, function, lambda state: state.merge(pa.table({"k": ["b"], "n": [1]}), {"n": "sum"}))
-        assert len(contents(tests, function)) == 2
+        tests.call(do("merge", pa.table({"k": ["b"], "n": [1]}), {"n": "sum"}))
+        assert len(tests.contents()) == 2
         tests.advance_processing_time(10)
-        assert contents(tests, function) == [{"k": "b", "n": 2}]
+        assert tests.contents() == [{"k": "b", "n": 2}]
         assert tests.metrics()["entries_expired"] == 1
         assert tests.metrics()["live_entries"] == 1
         tests.crash_and_recover()
-        assert contents(tests, function) == [{"k": "b", "n": 2}]
+        assert tests.contents() == [{"k": "b", "n": 2}]
         tests.advance_processing_time(19)
         assert tests.metrics()["live_entries"] == tests.metrics()["live_bytes"] == 0
 
 
 def test_rows_expire_in_event_time_from_the_time_of_their_update() -> None:
-    function = Calls("k string, n bigint", ttl=StateTtl(10, time_domain=TimeDomain.EVENT_TIME))
-
     def rows(*times: int) -> pa.Table:
         return pa.table({"k": ["a"] * len(times), "n": [1] * len(times), TIMESTAMP_COLUMN: list(times)})
 
-    with harness(function) as tests:
-        call(tests, function, lambda state: state.merge(rows(5, 3), {"n": "sum"}))
+    with TableHarness(Calls("k string, n bigint", ttl=StateTtl(10, time_domain=TimeDomain.EVENT_TIME))) as tests:
+        tests.call(do("merge", rows(5, 3), {"n": "sum"}))
         tests.advance_watermark(14)
-        call(tests, function, lambda state: state.merge(rows(4), {"n": "sum"}))
-        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        tests.call(do("merge", rows(4), {"n": "sum"}))
+        assert tests.contents() == [{"k": "a", "n": 3}]
         tests.advance_watermark(23)
-        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        assert tests.contents() == [{"k": "a", "n": 3}]
         tests.advance_watermark(24)
-        assert contents(tests, function) == []
+        assert tests.contents() == []
         instants = pa.array([25], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
         timed = pa.table({"k": ["a"], "n": [1], TIMESTAMP_COLUMN: instants})
-        call(tests, function, do("upsert", timed))
+        tests.call(do("upsert", timed))
         tests.advance_watermark(35)
-        assert contents(tests, function) == []
+        assert tests.contents() == []
         with pytest.raises(errors.StateAccessError, match="rows that are written need the column"):
-            call(tests, function, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
+            tests.call(do("upsert", ANY_ROW))
 
 
 def test_an_expired_row_is_as_if_it_were_not_there() -> None:
@@ -364,7 +352,7 @@ def test_an_expired_row_is_as_if_it_were_not_there() -> None:
             rows = TableState("k string, n bigint", key="k", ttl=StateTtl(5, visibility=visibility))
 
             def process_batch(self, table, ctx):
-                self.rows.merge(pa.table({"k": ["a"], "n": [1]}), {"n": "sum"})
+                self.rows.merge(ANY_ROW, {"n": "sum"})
                 ctx.emit(self.rows.scan())
 
         with KeyedTestHarness(Merge(), key="k") as tests:
@@ -379,8 +367,7 @@ def test_an_expired_row_is_as_if_it_were_not_there() -> None:
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_the_log_stays_in_proportion_to_the_table(store: Any) -> None:
-    function = Calls("k bigint, n bigint")
-    with harness(function, store=store) as tests:
+    with TableHarness(Calls("k bigint, n bigint"), store=store) as tests:
         numbers = random.Random(5)
         expected: dict[int, int] = {}
         for _ in range(60):
@@ -390,7 +377,7 @@ def test_the_log_stays_in_proportion_to_the_table(store: Any) -> None:
             values = [stamp ^ (key * 0x9E3779B97F4A7C1 % 2**62) for key in keys]
             rows = pa.table({"k": keys, "n": values})
             below = numbers.randrange(300)
-            call(tests, function, do("upsert", rows), do("take", ("k", "<", below)))
+            tests.call(do("upsert", rows), do("take", ("k", "<", below)))
             expected.update(zip(keys, values, strict=True))
             expected = {key: n for key, n in expected.items() if key >= below}
             counters = tests.metrics()
@@ -399,46 +386,36 @@ def test_the_log_stays_in_proportion_to_the_table(store: Any) -> None:
             assert counters["log_bytes"] <= 2 * counters["live_bytes"] + 2 * (1 << 18)
         assert counters["log_rows"] < 40
         tests.crash_and_recover()
-        assert {row["k"]: row["n"] for row in contents(tests, function)} == expected
+        assert {row["k"]: row["n"] for row in tests.contents()} == expected
 
 
 def test_a_removed_range_is_one_record() -> None:
-    function = Calls("k bigint, n bigint")
-    with harness(function) as tests:
+    with TableHarness(Calls("k bigint, n bigint")) as tests:
         keys = pa.array(np.random.default_rng(1).permutation(100_000))
-        call(tests, function, lambda state: state.upsert(pa.table({"k": keys, "n": keys})))
+        tests.call(do("upsert", pa.table({"k": keys, "n": keys})))
         before = tests.metrics()["log_bytes"]
-        call(tests, function, lambda state: state.take(("n", "<", 99_990)))
+        tests.call(do("take", ("n", "<", 99_990)))
         assert tests.metrics()["log_bytes"] - before < 500
         tests.crash_and_recover()
-        assert len(contents(tests, function)) == 10
+        assert len(tests.contents()) == 10
 
 
 def test_a_batch_without_changes_leaves_no_row() -> None:
-    function = Calls("k bigint, n bigint")
-    with harness(function) as tests:
-        call(tests, function, lambda state: state.upsert(pa.table({"k": [1], "n": [1]})))
-        call(tests, function, lambda state: state.take(("n", ">", 5)), lambda state: state.delete(pa.table({"k": [2]})))
-        call(
-            tests,
-            function,
-            lambda state: state.upsert(pa.table({"k": [3], "n": [1]})),
-            lambda state: state.delete(pa.table({"k": [3]})),
-        )
+    with TableHarness(Calls("k bigint, n bigint")) as tests:
+        tests.call(do("upsert", pa.table({"k": [1], "n": [1]})))
+        tests.call(do("take", ("n", ">", 5)), do("delete", pa.table({"k": [2]})))
+        tests.call(do("upsert", pa.table({"k": [3], "n": [1]})), do("delete", pa.table({"k": [3]})))
         assert tests.metrics()["log_rows"] == 1
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_state_moves_to_another_parallelism(store: Any) -> None:
-    function = Calls("k bigint, w bigint, n bigint", key=("k", "w"))
     rows = pa.table({"k": list(range(500)) * 2, "w": [0] * 500 + [1] * 500, "n": range(1000)})
-    with harness(function) as tests:
-        function.todo[:] = [lambda state: state.upsert(rows)]
+    with TableHarness(Calls("k bigint, w bigint, n bigint", key=("k", "w"))) as tests:
+        tests.calls.todo.append(do("upsert", rows))
         tests.process_batch(rows)
         snapshot = tests.snapshot()
-    counted = Counting()
-    restored = KeyedTestHarness.restore(counted, snapshot, key="k", parallelism=3, store=store)
-    with restored:
+    with KeyedTestHarness.restore(Counting(), snapshot, key="k", parallelism=3, store=store) as restored:
         restored.process_batch(pa.table({"k": range(500)}))
         numbers: list[Any] = restored.take_table().column("n").to_pylist()
         assert sorted(numbers) == list(range(1000))
@@ -458,49 +435,41 @@ class Counting(keyed.vectorized.VectorizedFunction):
 # Schema changes -------------------------------------------------------------------------------------------------------
 
 
-def reopened(first: Calls, then: Calls, **options: Any) -> Any:
-    """Return the table as a changed function reads it."""
-    with harness(first) as tests:
-        call(tests, first, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
-        snapshot = tests.snapshot()
-    with KeyedTestHarness.restore(then, snapshot, key="k", **options) as again:
-        return contents(again, then)
+def reopen(changed: Calls, rows: pa.Table, **options: Any) -> TableHarness:
+    """Return a harness of a changed function that continues with the rows of the one before."""
+    with TableHarness(Calls("k string, n bigint")) as tests:
+        tests.call(do("upsert", rows))
+        return TableHarness.restore(changed, tests.snapshot(), **options)
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_an_added_column_is_null_and_columns_may_move(store: Any) -> None:
-    first = Calls("k string, n bigint")
-    assert reopened(first, Calls("added array<string>, n bigint, k string"), store=store) == [
-        {"added": None, "n": 1, "k": "a"}
-    ]
+    changed = Calls("added array<string>, n bigint, k string")
+    with reopen(changed, ANY_ROW, store=store) as tests:
+        assert tests.contents() == [{"added": None, "n": 1, "k": "a"}]
 
 
 def test_an_added_column_is_merged_into() -> None:
-    first, then = Calls("k string, n bigint"), Calls("k string, n bigint, added bigint")
-    with harness(first) as tests:
-        call(tests, first, lambda state: state.upsert(pa.table({"k": ["a", "b"], "n": [1, 1]})))
-        snapshot = tests.snapshot()
-    with KeyedTestHarness.restore(then, snapshot, key="k") as again:
-        rows = pa.table({"k": ["a"], "n": [1], "added": [5]})
-        call(again, then, lambda state: state.merge(rows, {"n": "sum", "added": "sum"}))
-        assert call(again, then, lambda state: state.scan(("added", ">", 0))).num_rows == 1
-        again.crash_and_recover()
-        expected = [{"k": "a", "n": 2, "added": 5}, {"k": "b", "n": 1, "added": None}]
-        assert contents(again, then) == expected
+    changed = Calls("k string, n bigint, added bigint")
+    with reopen(changed, pa.table({"k": ["a", "b"], "n": [1, 1]})) as tests:
+        tests.call(do("merge", pa.table({"k": ["a"], "n": [1], "added": [5]}), {"n": "sum", "added": "sum"}))
+        assert tests.call(do("scan", ("added", ">", 0))).num_rows == 1
+        tests.crash_and_recover()
+        assert tests.contents() == [{"k": "a", "n": 2, "added": 5}, {"k": "b", "n": 1, "added": None}]
 
 
 @pytest.mark.parametrize(
-    ("then", "message"),
+    ("changed", "message"),
     [
-        (lambda: Calls("k string, n int"), "int64 became int32"),
-        (lambda: Calls("k string"), "no longer has the field n"),
-        (lambda: Calls("k string, n bigint", key=("k", "n")), "its key changed from k to k, n"),
-        (lambda: Calls("k string, n bigint", ttl=StateTtl(5)), "the clock of its time to live changed"),
+        (Calls("k string, n int"), "int64 became int32"),
+        (Calls("k string"), "no longer has the field n"),
+        (Calls("k string, n bigint", key=("k", "n")), "its key changed from k to k, n"),
+        (Calls("k string, n bigint", ttl=StateTtl(5)), "the clock of its time to live changed"),
     ],
 )
-def test_other_changes_are_refused(then: Callable[[], Calls], message: str) -> None:
-    with pytest.raises(errors.StateSchemaChanged, match=message):
-        reopened(Calls("k string, n bigint"), then())
+def test_other_changes_are_refused(changed: Calls, message: str) -> None:
+    with pytest.raises(errors.StateSchemaChanged, match=message), reopen(changed, ANY_ROW) as tests:
+        tests.contents()
 
 
 # Types ----------------------------------------------------------------------------------------------------------------
@@ -535,20 +504,19 @@ VALUES: list[tuple[Any, list[Any]]] = [
 def test_values_of_every_type_are_kept(type_: Any, values: list[Any], store: Any) -> None:
     is_key = not pa.types.is_nested(type_)
     fields: list[Any] = [("k", pa.string()), ("v", type_), ("n", pa.int64())]
-    function = Calls(pa.schema(fields), key=("k", "v") if is_key else "k")
     rows = pa.table({"k": ["a", "b", "c"], "v": pa.array([*values, None], type_), "n": [1, 2, 3]})
-    with harness(function, store=store) as tests:
-        call(tests, function, do("upsert", rows))
+    with TableHarness(Calls(pa.schema(fields), key=("k", "v") if is_key else "k"), store=store) as tests:
+        tests.call(do("upsert", rows))
         tests.crash_and_recover()
-        assert contents(tests, function) == rows.to_pylist()
+        assert tests.contents() == rows.to_pylist()
         before = tests.metrics()
         assert before["live_entries"] == 3
-        call(tests, function, do("upsert", rows))
+        tests.call(do("upsert", rows))
         assert tests.metrics()["live_bytes"] == before["live_bytes"] > 0
         tests.crash_and_recover()
         if is_key:
-            call(tests, function, do("merge", rows, {"n": "sum"}))
-            assert call(tests, function, do("lookup", rows)).column("n").to_pylist() == [2, 4, 6]
-            assert call(tests, function, do("scan", ("v", "==", values[1]))).num_rows == 1
-        call(tests, function, do("delete", rows))
+            tests.call(do("merge", rows, {"n": "sum"}))
+            assert tests.call(do("lookup", rows)).column("n").to_pylist() == [2, 4, 6]
+            assert tests.call(do("scan", ("v", "==", values[1]))).num_rows == 1
+        tests.call(do("delete", rows))
         assert tests.metrics()["live_entries"] == tests.metrics()["live_bytes"] == 0
