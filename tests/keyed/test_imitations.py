@@ -155,40 +155,31 @@ class States(Passes):
         yield timestamp
 
 
-def through_state(self, value, ctx):
-    self.value_.update(value)
-    return self.value_.value()
+#: Uses of states: what writes a value, and what reads it.
+WRITES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "a value": (lambda states, value: states.value_.update(value), lambda states: states.value_.value()),
+    "a list element": (lambda states, value: states.items.add(value), lambda states: next(iter(states.items))),
+    "a reducing state": (lambda states, value: states.reduced.add(value), lambda states: states.reduced.get()),
+    "an aggregating state": (
+        lambda states, value: states.aggregated.add(value),
+        lambda states: states.aggregated.get(),
+    ),
+    "a version": (lambda states, value: states.versions.put(value, 1), lambda states: states.versions.get().value),
+    "a map value": (lambda states, value: states.entries.put("k", value), lambda states: states.entries.get("k")),
+    "a map key": (lambda states, value: states.entries.put(value, 1), lambda states: next(iter(states.entries.keys()))),
+}
 
 
-def through_list(self, value, ctx):
-    self.items.add(value)
-    return next(iter(self.items))
+def write_twice(name: str) -> Any:
+    """Return a use of states that writes a value twice, and reads it."""
+    write, read = WRITES[name]
 
+    def use(states: States, value: Any, _: Any) -> Any:
+        write(states, value)
+        write(states, value)
+        return read(states)
 
-def through_map(self, value, ctx):
-    self.entries.put("k", value)
-    return self.entries.get("k")
-
-
-def through_reducing(self, value, ctx):
-    self.reduced.add(value)
-    self.reduced.add(value)
-    return self.reduced.get()
-
-
-def through_aggregating(self, value, ctx):
-    self.aggregated.add(value)
-    return self.aggregated.get()
-
-
-def through_versions(self, value, ctx):
-    self.versions.put(value, 1)
-    return self.versions.get().value
-
-
-def as_map_key(self, value, ctx):
-    self.entries.put(value, 1)
-    return next(iter(self.entries.keys()))
+    return use
 
 
 def as_namespace(self, value, ctx):
@@ -263,7 +254,7 @@ def iceberg(folder: str, output: keyed.Output) -> pa.Table:
 
 def of_state_table(value: Any) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        function = States(lambda function, *_: through_state(function, value, None))
+        function = States(lambda function, *_: write_twice("a value")(function, value, None))
         output = keyed.stream([1]).key_by(lambda _: "k").process(function)
         output.run(tables=f"{folder}/tables", checkpoint=f"{folder}/checkpoint")
         with read_tables(f"{folder}/tables") as tables:
@@ -336,11 +327,7 @@ INPUTS = {
     "an element": harnessed(lambda _, value, __: value),
     "a list": of_stream,
     "a key": of_key,
-    "a value": harnessed(through_state),
-    "a list element": harnessed(through_list),
-    "a reducing state": harnessed(through_reducing),
-    "an aggregating state": harnessed(through_aggregating),
-    "a version": harnessed(through_versions),
+    **{name: harnessed(write_twice(name)) for name in WRITES},
     "a collection": of_elements,
     "a file of ints": of_file(parquet, "v bigint"),
     "a file of texts": of_file(parquet, "v string"),
@@ -355,8 +342,6 @@ INPUTS = {
     "an int of a script": of_script("BIGINT"),
     "a text of a script": of_script_as_text,
     "a struct of a script": of_script("STRUCT<v BIGINT>"),
-    "a map value": harnessed(through_map),
-    "a map key": harnessed(as_map_key),
     "a namespace": harnessed(as_namespace),
     "a timer": harnessed(as_timer),
     "a table of a map": of_tables,
@@ -435,4 +420,4 @@ def test_the_remedy_for_a_value_declares_only_classes_with_fields():
     point = attrs.make_class("Point", ["x"])(1)
     for value, remedy in ((HasFields(), "store plain data"), (point, "declare the class")):
         with pytest.raises(KeyedError, match=remedy):
-            harnessed(through_state)(value)
+            harnessed(write_twice("a value"))(value)

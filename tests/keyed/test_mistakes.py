@@ -290,14 +290,6 @@ class Base(KeyedProcessFunction):
         yield from ()
 
 
-class Unannotated(Base):
-    def on_timer(self, timestamp, ctx):
-        yield 1
-
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
-        yield 1
-
-
 class NoAnnotation(Base):
     def process_element(self, value, ctx):
         yield 1

@@ -68,8 +68,11 @@ def test_address(assert_golden):
 """
 
 
-def run_pytest(folder, *options, extra=""):
+def write_program(folder, extra=""):
     (folder / "test_count.py").write_text(PROGRAM.replace("EXTRA", repr(extra)))
+
+
+def run_pytest(folder, *options):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "keyed.pytest_plugin"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -79,18 +82,22 @@ def run_pytest(folder, *options, extra=""):
 @pytest.mark.slow
 def test_fixtures_options_and_golden_outputs(tmp_path):
     options = ("--keyed-seed=11",)
+    write_program(tmp_path)
     code, said = run_pytest(tmp_path, *options, "--keyed-update")
     assert code == 0, said
     assert (tmp_path / "golden" / "test_count.test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
     assert run_pytest(tmp_path, *options)[0] == 0
-    code, said = run_pytest(tmp_path, *options, extra="a")
+    write_program(tmp_path, "a")
+    code, said = run_pytest(tmp_path, *options)
     assert (code, "3 passed" in said, "--keyed-update rewrites it" in said) == (1, True, True)
+    write_program(tmp_path)
     (tmp_path / "golden" / "test_count.test_golden.txt").unlink()
     assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
 
 
 @pytest.mark.slow
 def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
+    write_program(tmp_path)
     (tmp_path / "test_odd.py").write_text(GOLDEN)
     code, said = run_pytest(tmp_path, "--keyed-update", "--keyed-seed=11")
     assert (code, "2 failed, 6 passed" in said) == (1, True), said
@@ -136,20 +143,7 @@ def test_who_does_not_use_the_kit_does_not_load_it(tmp_path):
         "KIT = 'keyed.testing', 'keyed.runtimes', 'pyspark'\n"
         "def test(): print(json.dumps([m for m in sys.modules if m.startswith(KIT)]))\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-s",
-        "-p",
-        "keyed.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-        str(tmp_path),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    _, said = run_pytest(tmp_path, "-s")
     assert json.loads(said.splitlines()[0].rstrip(".")) == []
 
 
@@ -161,10 +155,8 @@ def test_one_spark_session_serves_the_run(tmp_path):
         "def test_one(keyed_spark): assert keyed_spark.range(3).count() == 3\n"
         "def test_same(keyed_spark): assert keyed_spark.getActiveSession() is keyed_spark\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "keyed.pytest_plugin"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "2 passed" in done.stdout, done.stdout
+    _, said = run_pytest(tmp_path)
+    assert "2 passed" in said, said
 
 
 @pytest.mark.slow
@@ -187,7 +179,7 @@ def test_an_installed_wheel_brings_the_plugin_and_hypothesis_entry_point(tmp_pat
         assert code == 0, said
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site / "others.pth").write_text(sysconfig.get_path("purelib"))
-    (tmp_path / "test_count.py").write_text(PROGRAM.replace("EXTRA", "''"))
+    write_program(tmp_path)
     (tmp_path / "test_where.py").write_text(
         "import keyed\n"
         "from pathlib import Path\n"
