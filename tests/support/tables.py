@@ -40,6 +40,12 @@ def poll_tables(changelogs: Any, folder: Path | str, **options: Any) -> Iterator
         yield tables
 
 
+def write_tables(changelogs: Any, folder: Path | str, **options: Any) -> None:
+    """Follow changelogs to the end once, and close the tables."""
+    with poll_tables(changelogs, folder, **options):
+        pass
+
+
 @contextmanager
 def followed(
     function: Function, folder: Path, *, opened: dict[str, Any] | None = None, **options: Any

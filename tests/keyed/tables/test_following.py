@@ -35,7 +35,7 @@ from keyed.tables.entries import StoredEntries
 from keyed.tables.follower import PinnedStore
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from tests.support.tables import followed, poll_tables
+from tests.support.tables import followed, poll_tables, write_tables
 from tests.support.waiting import logged, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -276,8 +276,7 @@ def test_a_follower_whose_changelog_fails_at_any_call_goes_on_or_ends_with_that(
 @pytest.mark.parametrize("call", ["write", "look_up", "range"])
 @pytest.mark.parametrize("kind", ["full", "damaged", "unforeseen"])
 def test_a_follower_whose_store_fails_at_any_call_goes_on_or_ends_with_that(log, tmp_path, monkeypatch, call, kind):
-    with poll_tables(log, tmp_path / "half"):
-        pass
+    write_tables(log, tmp_path / "half")
     run(log, rows=12)
     error: Exception = RuntimeError("unforeseen")
     if kind != "unforeseen":
@@ -374,8 +373,7 @@ def test_after_a_full_disk_a_follower_goes_on_once_there_is_room(tmp_path, small
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "replaced"])
 def test_a_folder_that_is_deleted_under_its_follower_is_noticed(log, tmp_path, again):
-    with poll_tables(log, tmp_path / "others"):
-        pass
+    write_tables(log, tmp_path / "others")
     with open_tables(log, tmp_path / "tables") as tables:
         tables.start(every=0.01)
         shutil.rmtree(tmp_path / "tables")
@@ -413,8 +411,7 @@ def test_a_changelog_that_is_deleted_under_its_follower_is_gone(log, tmp_path, l
 
 
 def test_what_a_killed_follower_left_is_removed_by_the_next_one(log, tmp_path):
-    with poll_tables(log, tmp_path / "tables"):
-        pass
+    write_tables(log, tmp_path / "tables")
     left = tmp_path / "tables" / "Count" / f"{follower._JOINED}abc"
     shutil.copytree(tmp_path / "tables" / "Count", left)
     with open_tables(log, tmp_path / "tables") as tables:
@@ -423,8 +420,7 @@ def test_what_a_killed_follower_left_is_removed_by_the_next_one(log, tmp_path):
 
 
 def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):
-    with poll_tables(log, tmp_path / "tables"):
-        pass
+    write_tables(log, tmp_path / "tables")
     with read_tables(tmp_path / "tables") as reading:
         reading.start(every=0.01)
         assert contents(reading) == EXPECTED
@@ -657,8 +653,7 @@ def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_o
 
 
 def test_tables_that_are_dropped_leave_no_folder(log, tmp_path):
-    with poll_tables(log, tmp_path / "tables"):
-        pass
+    write_tables(log, tmp_path / "tables")
     reading = read_tables(tmp_path / "tables")
     store = reading._operators["Count"].source.pinned.store
     assert isinstance(store, VersionReader)
@@ -679,8 +674,7 @@ print(tables["count"].get(0))
 
 @pytest.mark.slow
 def test_a_program_that_does_not_close_tables_leaves_no_folder(log, tmp_path):
-    with poll_tables(log, tmp_path / "tables"):
-        pass
+    write_tables(log, tmp_path / "tables")
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", READING, str(tmp_path / "tables")],

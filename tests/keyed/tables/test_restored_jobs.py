@@ -22,7 +22,7 @@ from keyed.stores.version_store import VersionStore
 from keyed.tables import StateTables, follower, open_tables
 from tests.keyed.changelog.kafka import topics
 from tests.support.s3 import s3_server
-from tests.support.tables import apply_changes, poll_tables
+from tests.support.tables import apply_changes, poll_tables, write_tables
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
 
@@ -217,8 +217,7 @@ def test_a_follower_that_missed_batches_says_so(tmp_path, job, caplog):
 
 
 def test_jobs_that_were_restored_one_from_another_are_followed_though_one_was_missed(tmp_path, job):
-    with poll_tables(job.log, tmp_path / "tables"):
-        pass
+    write_tables(job.log, tmp_path / "tables")
     for _ in range(3):
         job.begin(None, 2)
         job.run(10)
@@ -228,8 +227,7 @@ def test_jobs_that_were_restored_one_from_another_are_followed_though_one_was_mi
 
 def test_an_abandoned_job_gives_way_to_another_restore_of_the_same_one(tmp_path, job):
     first = job.log
-    with poll_tables(first, tmp_path / "tables"):
-        pass
+    write_tables(first, tmp_path / "tables")
     for life in (2, 3):
         job.point, job.lives = keyed.RestorePoint(first), life
         job.run(10)
@@ -249,8 +247,7 @@ def damaged_files(folder: Path, pattern: str) -> int:
 
 @pytest.mark.parametrize("pattern", ["MANIFEST-*", "CURRENT"])
 def test_tables_that_are_damaged_when_they_are_opened_are_built_anew(tmp_path, job, caplog, pattern):
-    with poll_tables(job.log, tmp_path / "tables"):
-        pass
+    write_tables(job.log, tmp_path / "tables")
     assert damaged_files(tmp_path, pattern)
     with poll_tables(job.log, tmp_path / "tables") as tables:
         assert contents(tables) == folded(job.log)

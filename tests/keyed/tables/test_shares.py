@@ -15,7 +15,7 @@ from keyed.errors import DefinitionError, GroupUnavailable, KeyTypeError
 from keyed.tables import StateTables, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
 from tests.keyed.tables.shares import GROUPS, SHARES, counts, open_shares, run, share_of
-from tests.support.tables import poll_tables
+from tests.support.tables import poll_tables, write_tables
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +149,7 @@ def test_a_folder_keeps_its_share(tmp_path):
         assert all(tables["count"].get(key) == reader["count"].get(key) == 2 for key in mine)
         with pytest.raises(GroupUnavailable, match="They have key groups 0, 2 of 8"):
             reader.sql("select * from count")
-    with poll_tables(log, tmp_path / "whole"):
-        pass
+    write_tables(log, tmp_path / "whole")
     with pytest.raises(DefinitionError, match="have all key groups"):
         open_tables(log, tmp_path / "whole", groups=range(8))
 
@@ -160,8 +159,7 @@ def test_another_number_of_key_groups_ends_following_a_share(tmp_path):
     run(log, 20)
     other = DirectoryChangelog(tmp_path / "other", auto_compact=False)
     counts(40, other, 4, restore_from=keyed.RestorePoint(log)).run(checkpoint=tmp_path / "checkpoint", drain=False)
-    with poll_tables(log, tmp_path / "tables", groups=[0, 1]):
-        pass
+    write_tables(log, tmp_path / "tables", groups=[0, 1])
     with (
         open_tables(other, tmp_path / "tables", groups=[0, 1]) as tables,
         pytest.raises(DefinitionError, match=r"have key groups 0-1 of 8, and .* has now 4 key groups"),
