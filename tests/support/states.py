@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 import keyed
@@ -80,3 +82,13 @@ class Everything(keyed.KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         return ()
+
+
+class Upserts(keyed.vectorized.VectorizedFunction):
+    """Writes its rows to a table state."""
+
+    def __init__(self, schema: Any, key: tuple[str, ...]) -> None:
+        self.rows = keyed.vectorized.TableState(schema, key=key)
+
+    def process_batch(self, table, ctx):
+        self.rows.upsert(table)

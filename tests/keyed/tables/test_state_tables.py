@@ -22,7 +22,7 @@ from keyed.tables import StateTables, open_tables, read_tables
 from keyed.tables.operator_view import Position
 from keyed.testing import KeyedTestHarness
 from keyed.testing.changelog_conformance import SampleGroup
-from tests.support.states import Everything, Sale
+from tests.support.states import Everything, Sale, Upserts
 from tests.support.tables import followed, poll_tables
 
 
@@ -323,29 +323,21 @@ def test_what_is_closed_says_so(tmp_path):
         live.get("a")
 
 
-class Totals(keyed.vectorized.VectorizedFunction):
-    totals = keyed.vectorized.TableState(
-        "shop string, day date, amount decimal(10,2), seen timestamp", key=("shop", "day")
-    )
-
-    def process_batch(self, table, ctx):
-        self.totals.upsert(table)
-
-
 def test_rows_of_a_table_state_have_the_types_of_their_columns(tmp_path):
     day, seen, amount = dt.date(2026, 1, 31), datetime(2026, 1, 31, 12, tzinfo=UTC), Decimal("1.50")
     types: Any = [pa.string(), pa.date32(), pa.decimal128(10, 2), pa.timestamp("us", "UTC")]
     schema = pa.schema(list(zip(["shop", "day", "amount", "seen"], types, strict=True)))
     row = {"shop": "a", "day": day, "amount": amount, "seen": seen}
-    with followed(Totals(), tmp_path, key="shop") as (harness, tables):
+    function = Upserts("shop string, day date, amount decimal(10,2), seen timestamp", ("shop", "day"))
+    with followed(function, tmp_path, key="shop") as (harness, tables):
         harness.process_batch(pa.Table.from_pylist([row], schema))
         tables.poll()
-        totals = tables["totals"]
+        totals = tables["rows"]
         assert totals.get("a") == {(day,): {"amount": amount, "seen": seen}}
         assert totals.get("a", day) == {"amount": amount, "seen": seen}
         assert [(entry.key, entry.entry) for entry in totals] == [("a", (day,))]
         assert totals.dataset().to_table().to_pylist() == [row]
-        assert tables.sql("select amount from totals where shop = 'a'").to_pylist() == [{"amount": amount}]
+        assert tables.sql("select amount from rows where shop = 'a'").to_pylist() == [{"amount": amount}]
 
 
 def test_a_look_where_nothing_has_come_reads_no_commit_and_lists_no_folder(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from keyed.cli.main import main
 from keyed.tables.server import Access, serving
 from tests.support.data_files import read_data
 from tests.support.limits import patient
+from tests.support.states import Upserts
 from tests.support.tables import followed, read_pages, worker_processes
 from tests.support.waiting import until
 
@@ -345,31 +346,20 @@ def check_entries(tables, capsys, table: str, key: str, expected: int) -> None:
 @pytest.mark.parametrize(("declared", "type_", "values"), COLUMNS, ids=[name for name, _, _ in COLUMNS])
 def test_rows_of_a_table_state_go_back_in_as_they_came_out(tmp_path, capsys, declared, type_, values):
     """Also where a part of the key is missing, or is the text "null"."""
-
-    class Rows(keyed.vectorized.VectorizedFunction):
-        rows = keyed.vectorized.TableState(
-            f"user string, part {declared}, floor bigint, n bigint", key=("user", "part", "floor")
-        )
-
-        def process_batch(self, table, ctx):
-            self.rows.upsert(table)
-
+    function = Upserts(f"user string, part {declared}, floor bigint, n bigint", ("user", "part", "floor"))
     found = [{"user": "null", "part": part, "floor": floor, "n": 1} for part in (None, *values) for floor in (None, 7)]
     schema = pa.schema([("user", pa.string()), ("part", type_), ("floor", pa.int64()), ("n", pa.int64())])
-    with followed(Rows(), tmp_path, key="user") as (harness, tables):
+    with followed(function, tmp_path, key="user") as (harness, tables):
         harness.process_batch(pa.Table.from_pylist(found, schema))
         tables.poll()
         check_entries(tables, capsys, "rows", "null", len(found))
 
 
 def test_the_only_further_key_column_is_text_as_it_is(tmp_path):
-    class Rows(keyed.vectorized.VectorizedFunction):
-        rows = keyed.vectorized.TableState("user string, part string, n bigint", key=("user", "part"))
-
-        def process_batch(self, table, ctx):
-            self.rows.upsert(table)
-
-    with followed(Rows(), tmp_path, key="user") as (harness, tables):
+    with followed(Upserts("user string, part string, n bigint", ("user", "part")), tmp_path, key="user") as (
+        harness,
+        tables,
+    ):
         harness.process_batch(pa.table({"user": ["u"] * 2, "part": [None, "7"], "n": [1, 2]}))
         tables.poll()
         with client_of(tables) as ask:
