@@ -327,13 +327,7 @@ def test_a_registry_that_never_answers_is_an_error_of_the_sink(monkeypatch):
 
 
 def test_a_topic_that_does_not_exist_is_refused_before_any_damage(kafka, tmp_path):
-    rows = [{"user": "ann"}]
-
-    class Same(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield (value.user,)
-
-    output = keyed.stream(rows).key_by("user").process(Same(), "user string")
+    output = keyed.stream([{"k": "ann", "n": 1}]).key_by("k").process(Same(), "k string, n bigint")
     with pytest.raises(SinkError, match="create the topic"):
         output.run(KafkaSink("keyed-no-such-topic", bootstrap=kafka), checkpoint=tmp_path / "c")
 

@@ -622,30 +622,20 @@ def check_a_thousand(name: str, call: Call) -> None:
     assert each <= MORE_BYTES.get(name, BYTES), f"resident memory grows by {each:.0f} bytes with each call: {sizes}"
 
 
+CHECKS = [check_a_few, pytest.param(check_a_thousand, marks=[pytest.mark.slow, pytest.mark.long])]
+
+
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPENSIVE else []) for name in ENTRANCES]
 )
 @pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
-def test_a_few_calls_leave_nothing_behind(name, call):
-    check_a_few(name, call)
+def test_calls_leave_nothing_behind(name, check, call):
+    check(name, call)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", KAFKA_ENTRANCES)
-def test_a_few_calls_with_clients_of_kafka_leave_nothing_behind(name, call, kafka):
-    check_a_few(name, call)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", ENTRANCES)
-@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
-def test_a_thousand_calls_leave_nothing_behind(name, call):
-    check_a_thousand(name, call)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", KAFKA_ENTRANCES)
-def test_a_thousand_calls_with_clients_of_kafka_leave_nothing_behind(name, call, kafka):
-    check_a_thousand(name, call)
+def test_calls_with_clients_of_kafka_leave_nothing_behind(name, check, call, kafka):
+    check(name, call)

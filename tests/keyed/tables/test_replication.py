@@ -309,26 +309,17 @@ def test_a_broadcast_state_has_the_entry_as_its_key(kafka, tmp_path):
     assert found == {b'{"entry":"x"}': b'{"entry":"x","value":1}', b'{"entry":"y"}': b'{"entry":"y","value":2}'}
 
 
-class Halved(w.Aggregate[Any, int, dict[str, float]]):
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator):
-        return accumulator + value["n"]
-
-    def get_result(self, accumulator):
-        return {"half": accumulator / 2}
-
-    def merge(self, first, second):
-        return first + second
+HALVED: Any = w.aggregate_of(
+    create=int, add=lambda row, total: total + row["n"], merge=operator.add, result=lambda total: {"half": total / 2}
+)
 
 
 def test_an_aggregate_of_ones_own_has_its_result_whether_or_not_the_reader_gives_it(kafka, tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     stream = keyed.stream(rows_of(6), timestamp="t", watermark=keyed.bounded_out_of_orderness(0)).key_by("k")
     windowed = stream.window(w.TumblingEventTimeWindows.of(60_000))
-    windowed.aggregate({"own": Halved()}, changelog=log, name="own").run(drain=False)
-    for types in (None, {"own": {"own": Halved()}}):
+    windowed.aggregate({"own": HALVED}, changelog=log, name="own").run(drain=False)
+    for types in (None, {"own": {"own": HALVED}}):
         with (
             open_tables(log, tmp_path / "tables", types=types).start() as tables,
             tables["own"].replicate(new_topic(kafka)) as copy,
