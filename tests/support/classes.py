@@ -26,12 +26,13 @@ def jvm_options() -> str:
 
 def main() -> None:
     from tests.keyed.runtimes.spark.functions import write_file
+    from tests.support.spark_programs import program_command
 
     unfinished = ARCHIVE.with_suffix(".unfinished")
     with tempfile.TemporaryDirectory() as folder:
         for number in range(2):
             write_file(Path(folder) / "in", number, [(key, number * 100, 1) for key in "abc"])
-        command = [sys.executable, "-m", "tests.keyed.runtimes.spark.program", folder, "local[2]", "rocksdb", "columns"]
+        command = program_command("killed_jobs.rank_windows", Path(folder), "local[2]", "rocksdb", "columns")
         options = f'{JVM} "-XX:ArchiveClassesAtExit={unfinished}" -Xlog:disable'
         # The pipe ends with the JVM, which outlives the program.
         subprocess.run(command, env=os.environ | {"SPARK_SUBMIT_OPTS": options}, check=False, stdout=subprocess.PIPE)

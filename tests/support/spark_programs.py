@@ -1,16 +1,22 @@
-"""Jobs on Spark in programs of their own, which tests kill: modules of `tests.keyed.runtimes.spark` with a `main`."""
+"""Jobs on Spark in programs of their own, which tests kill: functions of the modules of `tests.keyed.runtimes.spark`.
+
+``python -m tests.support.spark_programs FUNCTION FOLDER ARGUMENTS`` runs one; the further arguments are a JSON list.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,6 +39,17 @@ def say_batch(progress: keyed.Progress) -> None:
     say("BATCH", progress.batch_id)
 
 
+def start_session(folder: Path, master: str = "local[2]", config: dict[str, str] | None = None) -> Any:
+    """Return a session whose files are in a folder."""
+    own = {"spark.local.dir": str(folder / "tmp"), "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
+    return keyed.spark_session("program", master=master, parallelism=2, config=own | (config or {}))
+
+
+def program_command(function: str, folder: Path, *arguments: object) -> list[str]:
+    """Return the command that runs a job: see `Program`."""
+    return [sys.executable, "-m", "tests.support.spark_programs", function, str(folder), json.dumps(arguments)]
+
+
 def kill(pids: Iterable[int]) -> None:
     """Kill processes, of which some may have ended."""
     for pid in pids:
@@ -44,14 +61,14 @@ class Program:
     """A job in a session of its own, with what it prints in a file.
 
     Args:
-        module: Its module in `tests.keyed.runtimes.spark`.
+        function: Its module in `tests.keyed.runtimes.spark` and its function there, such as ``lives.main``.
         folder: Its folder, and its first argument.
         arguments: Its further arguments.
     """
 
-    def __init__(self, module: str, folder: Path, *arguments: object) -> None:
+    def __init__(self, function: str, folder: Path, *arguments: object) -> None:
         self._output = folder / f"output-{time.monotonic_ns()}"
-        command = [sys.executable, "-m", f"tests.keyed.runtimes.spark.{module}", str(folder), *map(str, arguments)]
+        command = program_command(function, folder, *arguments)
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -61,23 +78,27 @@ class Program:
         """Return what it has printed."""
         return self._output.read_text()
 
+    def _wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition, or for its end."""
+        ended = self.process.poll
+        until(lambda: condition() or ended() is not None, seconds=PATIENCE, report=lambda: self.said()[-5000:])
+
     def wait_for(self, pattern: str) -> str:
         """Wait for a line, and return it."""
         search = re.compile(pattern, re.MULTILINE).search
-        ended = self.process.poll
-        until(lambda: search(self.said()) or ended() is not None, seconds=PATIENCE, report=lambda: self.said()[-5000:])
+        self._wait_until(lambda: search(self.said()))
         line = search(self.said())
         assert line, self.said()[-5000:]
         return line[0]
 
     def wait_for_batches(self, number: int) -> bool:
         """Wait until it has done so many batches; return whether it still runs."""
-        ended = self.process.poll
-        until(
-            lambda: self.said().count("BATCH") >= number or ended() is not None,
-            seconds=PATIENCE,
-            report=lambda: self.said()[-5000:],
-        )
+        return self.wait_for_lines(number, "BATCH")
+
+    def wait_for_lines(self, number: int, pattern: str) -> bool:
+        """Wait until it has printed so many lines that begin with a pattern; return whether it still runs."""
+        lines = re.compile(f"^(?:{pattern})", re.MULTILINE)
+        self._wait_until(lambda: len(lines.findall(self.said())) >= number)
         return self.process.poll() is None
 
     def members(self) -> dict[int, list[str]]:
@@ -108,3 +129,13 @@ class Program:
         finally:
             self.kill()
         return status, self.said()
+
+
+def main(function: str, folder: str, arguments: str) -> None:
+    module, _, name = function.partition(".")
+    getattr(import_module(f"tests.keyed.runtimes.spark.{module}"), name)(Path(folder), *json.loads(arguments))
+    keyed.spark_session().stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -285,11 +285,11 @@ def test_a_killed_query_ends_as_an_undisturbed_one(tmp_path):
     for number, (new, some) in enumerate(batches):
         write_file(tmp_path / "rules", number, tuples(new))
         write_file(tmp_path / "in", number, tuples(some))
-    life = Program("broadcast_program", tmp_path, "rules")
+    life = Program("killed_jobs.apply_rules", tmp_path)
     assert life.wait_for_batches(2), life.said()
     life.kill()
     assert "DONE" not in life.said()
-    status, said = Program("broadcast_program", tmp_path, "rules").end()
+    status, said = Program("killed_jobs.apply_rules", tmp_path).end()
     assert status == 0, said
     assert sorted(parquet_rows(tmp_path / "sink")) == limits_of(batches_read(tmp_path / "checkpoint", rules, rows))
 

@@ -258,7 +258,7 @@ def test_a_killed_query_sees_the_versions_that_it_saw(tmp_path):
         ids = range(number * 50, number * 50 + 50)
         write_file(tmp_path / "in", number, [("EUR", i, i) for i in ids])
     pq.write_table(rates(EUR=1), tmp_path / "rates.parquet")
-    life = Program("broadcast_program", tmp_path, "table")
+    life = Program("killed_jobs.convert_currencies", tmp_path)
     assert life.wait_for_batches(2), life.said()
     life.kill()
     assert "DONE" not in life.said()
@@ -266,7 +266,7 @@ def test_a_killed_query_sees_the_versions_that_it_saw(tmp_path):
     before = set(parquet_rows(tmp_path / "sink"))
     pq.write_table(rates(EUR=2), tmp_path / "rates.parquet")
     write_file(tmp_path / "in", 4, [("EUR", i, i) for i in range(200, 250)])
-    status, said = Program("broadcast_program", tmp_path, "table").end()
+    status, said = Program("killed_jobs.convert_currencies", tmp_path).end()
     assert status == 0, said
     rows = parquet_rows(tmp_path / "sink")
     assert sorted(int(user) for user, *_ in rows) == [*range(250)]

@@ -131,7 +131,7 @@ def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have
 def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, kills):
     write_files(tmp_path)
     for place, batch in kills:
-        status, said = Program("topic_program", tmp_path, kafka, topic, place, batch).end()
+        status, said = Program("topic_program.main", tmp_path, kafka, topic, place, batch).end()
         assert status == (0 if place == "none" else -9), said
     assert written(kafka, topic) == once(4)
 

@@ -1,13 +1,12 @@
-"""A job that writes four tables and may kill itself: ``python -m tests...lake_program FOLDER PLACE BATCH``.
+"""A job that writes four tables and may kill itself.
 
-Reads ``FOLDER/in``, one file a batch. It is killed, with all that belongs to it, at a table of a batch. ``PLACE`` is
+Reads ``FOLDER/in``, one file a batch. It is killed, with all that belongs to it, at a table of a batch. The place is
 ``before-N``, ``after-N`` or, with the rows of an Iceberg table committed and its property not set, ``between-N``; N is
 the number of the table. ``none`` lets it live. It prints a line before and after each table.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from keyed.destinations.table_sink import LakeTable
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.keyed.runtimes.spark.publishing import kill
 from tests.support.lake import lake_settings
-from tests.support.spark_programs import say
+from tests.support.spark_programs import say, start_session
 
 OUTPUT = "k string, n bigint, v bigint, gone boolean"
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k", "deleted": "gone"}
@@ -79,16 +78,6 @@ def kill_at(place: str, batch: int) -> None:
 
 def main(folder: Path, place: str, batch: int) -> None:
     kill_at(place, batch)
-    session = keyed.spark_session(
-        "lake",
-        master="local[2]",
-        parallelism=2,
-        config={**lake_settings(folder), "spark.local.dir": str(folder / "tmp")},
-    )
+    session = start_session(folder, config=lake_settings(folder))
     output = ledger(files_source(session, folder / "in"))
     keyed.run(*(output.to(sink) for sink in sinks(folder, "a")), checkpoint=folder / "checkpoint")
-    session.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""Jobs with a changelog per operator, in a program that tests kill: ``python -m tests...lives FOLDER KIND INTERVAL``.
+"""Jobs with a changelog per operator, in a `Program` that tests kill.
 
 Reads ``FOLDER/in``, one file a batch, and writes ``FOLDER/sink-<n>``. Prints the id of each batch, what the changelogs
 say of the state when all files are read and when the input has ended, and then ``DONE``. `Life` in
@@ -9,7 +9,6 @@ is that of the changelogs, which may differ from run to run.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ import keyed
 from keyed import KeyedProcessFunction, ListState, OutputTag, TimeDomain, ValueState
 from keyed import windows as w
 from tests.keyed.recovery.jobs import Life, Options, final_state
-from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best
-from tests.support.spark_programs import say, say_batch
+from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best, files
+from tests.support.spark_programs import say, say_batch, start_session
 
 ECHO = OutputTag("echo", SCHEMA)
 LATENESS = keyed.bounded_out_of_orderness(milliseconds=60)
@@ -112,15 +111,9 @@ def state(life: Life) -> dict[str, Any]:
 
 
 def main(folder: Path, kind: str, interval: int) -> None:
-    session = keyed.spark_session("killed", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
     life = Life(folder, kind, export_interval=interval)
-    source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    source = files(start_session(folder), folder / "in")
     for drain in (False, True):
         keyed.run(*outputs(life, source), checkpoint=folder / "checkpoint", drain=drain, on_progress=say_batch)
         say("STATE", json.dumps(state(life)))
     say("DONE")
-    session.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

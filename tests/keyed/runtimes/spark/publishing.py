@@ -1,7 +1,5 @@
 """A job that draws numbers and kills itself and all that belongs to it.
 
-``python -m tests...publishing FOLDER WHEN INTERVAL``; the last is the export interval of its changelogs.
-
 Reads ``FOLDER/in``, one file a batch, keeps the numbers in ``FOLDER/log`` and, in an operator that is chained to the
 first, in ``FOLDER/copied``, and writes ``FOLDER/out/<batch>``. A batch that is run again draws others, and has the
 ingestion time that it had; each attempt tells it in ``FOLDER/seen``.
@@ -13,7 +11,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +28,7 @@ from keyed.changelog.model import Commit
 from tests.keyed.runtimes.spark import functions
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.support.explained import explained
+from tests.support.spark_programs import say, start_session
 
 #: When it is killed: in the middle of a batch; its batch is staged and not committed; it is committed; one key group of
 #: it is published.
@@ -107,8 +105,7 @@ class KilledChangelog(DirectoryChangelog):
 
 
 def kill(when: str) -> None:
-    sys.stdout.write(f"KILL {when}\n")
-    sys.stdout.flush()
+    say("KILL", when)
     session = os.getsid(0)
     for process in psutil.process_iter():
         with suppress(ProcessLookupError):
@@ -118,9 +115,6 @@ def kill(when: str) -> None:
 
 
 def main(folder: Path, when: str, interval: int) -> None:
-    session = keyed.spark_session(
-        "publishing", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
-    )
     log, copied = (KilledChangelog(folder / name, when=when, export_interval=interval) for name in ("log", "copied"))
     # Rows that are written, by batch. Not every file has one: that of a batch that was given up is taken with the next.
     batches: dict[int, int] = {}
@@ -131,7 +125,7 @@ def main(folder: Path, when: str, interval: int) -> None:
         if when == "written" and len(batches) == 3:
             kill(when)
 
-    source = files_source(session, folder / "in", timestamp=keyed.INGESTION_TIME).key_by("k")
+    source = files_source(start_session(folder), folder / "in", timestamp=keyed.INGESTION_TIME).key_by("k")
     drawn = source.process(Draw(folder, when), OUTPUT, name="drawn", changelog=log)
     copy = drawn.key_by("k").process(Copy(), OUTPUT, name="copy", changelog=copied)
     assert "copy: chained to drawn" in explained(copy)
@@ -140,7 +134,6 @@ def main(folder: Path, when: str, interval: int) -> None:
     while not any(written == rows and batch in query.batches for batch, written in list(batches.items())):
         query.await_termination(0.2)
     query.stop()
-    session.stop()
 
 
 def read_rows(folder: Path) -> int:
@@ -151,7 +144,3 @@ def _new(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

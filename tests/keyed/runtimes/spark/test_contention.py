@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 def test_of_two_drivers_that_start_at_once_one_works_and_a_third_run_goes_well(spark, tmp_path):
     rows = [[(key, n * 50 + i, i) for i, key in enumerate("abcdefg" * 7)] for n in range(FILES + 1)]
-    programs = [Program("contending", tmp_path, name, ROUNDS) for name in ("one", "other")]
+    programs = [Program("killed_jobs.contend", tmp_path, name, ROUNDS) for name in ("one", "other")]
     try:
         for number in range(ROUNDS):
             own = tmp_path / str(number)

@@ -111,12 +111,12 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, ki
         life = Life(folder, kind)
         about = f"{kind}, recovered from {recovered_from}, KEYED_SEED={seed}"
         for _ in range(min(kills - done, 3)):
-            if not kill_a_part(Program("lives", folder, kind, random.choice(INTERVALS)), random):
+            if not kill_a_part(Program("lives.main", folder, kind, random.choice(INTERVALS)), random):
                 break
             done += 1
             if recovered_from == "changelog":
                 life.lose_checkpoint()
-        status, said = Program("lives", folder, kind, random.choice(INTERVALS)).end()
+        status, said = Program("lives.main", folder, kind, random.choice(INTERVALS)).end()
         assert status == 0, said[-5000:]
         found = [json.loads(line.removeprefix("STATE ")) for line in said.splitlines() if line.startswith("STATE ")]
         print(f"{done} kills, {kind} recovered")
@@ -165,7 +165,7 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
                 for _ in range(3):
                     write_file(tmp_path / "in", files, [(k, files, 0) for k in "abcdefg"])
                     files += 1
-                program = Program("publishing", tmp_path, when, interval)
+                program = Program("publishing.main", tmp_path, when, interval)
                 try:
                     code = program.process.wait(PATIENCE)
                     assert code == (0 if when == "never" else -signal.SIGKILL), program.said()[-5000:]

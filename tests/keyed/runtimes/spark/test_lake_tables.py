@@ -7,7 +7,6 @@ lacks them they are skipped. More kills: ``KEYED_SPARK_KILLS=30 make lakehouse A
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from contextlib import suppress
@@ -431,15 +430,9 @@ def iceberg_rows(folder, name):
 def test_a_program_that_is_killed_at_chosen_moments_writes_each_row_once(spark_lake, tmp_path, kills):
     write_files(tmp_path, 0, 1, 2)
     for place, batch in [*kills, ("none", -1)]:
-        status, said = Program("lake_program", tmp_path, place, batch).end()
+        status, said = Program("lake_program.main", tmp_path, place, batch).end()
         assert status == (0 if place == "none" else -9), said[-5000:]
     check_tables(spark_lake, tmp_path, 0, 1, 2)
-
-
-def wait_for_lines(program, number):
-    """Wait until a program has printed so many lines about its tables, or has ended."""
-    ended = program.process.poll
-    until(lambda: len(re.findall("^(?:TABLE|WRITTEN)", program.said(), re.MULTILINE)) >= number or ended() is not None)
 
 
 @pytest.mark.long
@@ -448,12 +441,12 @@ def test_a_program_that_is_killed_at_random_moments_writes_each_row_once(spark_l
     random = Random(seed)
     write_files(tmp_path, *range(4))
     for _ in range(KILLS):
-        program = Program("lake_program", tmp_path, "none", -1)
-        wait_for_lines(program, random.randrange(1, 12))
+        program = Program("lake_program.main", tmp_path, "none", -1)
+        program.wait_for_lines(random.randrange(1, 12), "TABLE|WRITTEN")
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(random.random() * 2)
         program.kill()
-    status, said = Program("lake_program", tmp_path, "none", -1).end()
+    status, said = Program("lake_program.main", tmp_path, "none", -1).end()
     assert status == 0, said[-5000:]
     try:
         check_tables(spark_lake, tmp_path, *range(4))

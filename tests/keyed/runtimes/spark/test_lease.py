@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +14,8 @@ from keyed.runtimes.spark.checkpoint import folder
 from keyed.runtimes.spark.checkpoint.folder import CheckpointLease
 from keyed.runtimes.spark.query import stream_job
 from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
-from tests.support.spark_programs import kill
+from tests.support.spark_programs import Program
 from tests.support.waiting import open_below
-
-ROOT = Path(__file__).parents[4]
 
 HOLDER = """
 import sys
@@ -28,28 +24,6 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointLease
 lease = CheckpointLease(Path(sys.argv[1]), lambda: False)
 print("held", flush=True)
 sys.stdin.readline()
-"""
-
-
-#: Runs a query without end, and leaves a process that keeps the JVM's standard input open, if asked.
-ORPHAN = """
-import os, sys, time
-import keyed
-from tests.keyed.runtimes.spark.functions import count, files_source
-folder, forks = sys.argv[1], sys.argv[2] == "forks"
-spark = keyed.spark_session(master="local[2]", parallelism=1)
-query = count(files_source(spark, folder + "/in"), parallelism=1).start(
-    folder + "/out",
-    checkpoint=folder + "/checkpoint",
-    trigger="200 milliseconds",
-    on_progress=lambda each: print("BATCH", flush=True),
-)
-child = os.fork() if forks else None
-if child == 0:
-    time.sleep(600)
-    os._exit(0)
-print("PIDS", spark.sparkContext._gateway.proc.pid, child or 0, flush=True)
-query.await_termination()
 """
 
 
@@ -102,18 +76,13 @@ def test_a_forked_process_does_not_keep_it(tmp_path):
 @pytest.mark.parametrize("how", ["forks", "ends"])
 def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, tmp_path, monkeypatch, how):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
-    command = [sys.executable, "-c", ORPHAN, str(tmp_path), how]
     counted = count(files_source(spark, tmp_path / "in"), parallelism=1)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program, ExitStack() as stack:
-        assert program.stdout is not None
-        pids = program.stdout.readline().split()
-        assert pids[0] == "PIDS"
-        jvm, child = map(int, pids[1:])
-        for pid in filter(None, (program.pid, jvm, child)):
-            stack.callback(kill, [pid])
-        assert program.stdout.readline() == "BATCH\n"
-        os.kill(program.pid, signal.SIGKILL)
-        program.wait()
+    program = Program("killed_jobs.run_without_end", tmp_path, how == "forks")
+    try:
+        jvm, child = map(int, program.wait_for("^PIDS .*$").split()[1:])
+        assert program.wait_for_batches(1), program.said()
+        program.process.kill()
+        program.process.wait()
         if how == "forks":
             monkeypatch.setattr(folder, "_PATIENCE", 0.5)
             with pytest.raises(CheckpointError, match=rf"in use by process {jvm}, the JVM of a run whose program was"):
@@ -122,6 +91,8 @@ def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, 
         monkeypatch.setattr(folder, "_PATIENCE", 300)
         write_file(tmp_path / "in", 1, [("a", 2, 1)])
         counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+    finally:
+        program.kill()
     assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 2, 2)]
 
 

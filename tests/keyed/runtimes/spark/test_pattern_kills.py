@@ -13,7 +13,7 @@ import keyed
 from keyed.errors import ChangelogError, TableNotFound
 from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
-from tests.keyed.runtimes.spark.pattern_life import matches
+from tests.keyed.runtimes.spark.killed_jobs import matches
 from tests.support.spark_programs import PATIENCE, Program
 from tests.support.tables import poll_tables
 from tests.support.waiting import until
@@ -89,7 +89,7 @@ def test_the_table_of_partial_matches_is_queried_beside_a_job_that_is_killed(tmp
         started: list[Program] = []
 
         def start(started=started):
-            started.append(Program("pattern_life", tmp_path))
+            started.append(Program("killed_jobs.match_until_killed", tmp_path))
             return started[-1]
 
         try:

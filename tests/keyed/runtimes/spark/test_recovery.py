@@ -46,7 +46,7 @@ def check(folder, elements):
 
 
 def start(folder, master="local[2]", store="memory", kind="rows"):
-    return Program("program", folder, master, store, kind)
+    return Program("killed_jobs.rank_windows", folder, master, store, kind)
 
 
 @pytest.mark.long

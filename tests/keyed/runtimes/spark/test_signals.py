@@ -111,7 +111,7 @@ def signalled(tmp_path, number, *, to_all):
     """Send a signal to a waiting program, and return its exit status and its output lines since then."""
     for file in range(40):
         write_file(tmp_path / "in", file, [(key, file, 1) for key in "abcdefg"])
-    program = Program("waiting", tmp_path)
+    program = Program("killed_jobs.await_signal", tmp_path)
     assert program.wait_for_batches(3), program.said()
     before = len(program.said().splitlines())
     (os.killpg if to_all else os.kill)(program.process.pid, number)

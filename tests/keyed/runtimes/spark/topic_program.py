@@ -1,4 +1,4 @@
-"""A job that writes a topic and kills itself: ``python -m tests...topic_program FOLDER BOOTSTRAP TOPIC CALL BATCH``.
+"""A job that writes a topic and kills itself.
 
 Reads ``FOLDER/in``, one file a batch. It is killed, with all that belongs to it, before a call of the transaction of a
 batch, or after it: ``begin``, ``deliver``, ``commit_offset``, ``commit`` or ``committed``; ``none`` lets it live.
@@ -6,7 +6,6 @@ batch, or after it: ``begin``, ``deliver``, ``commit_offset``, ``commit`` or ``c
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from keyed.destinations.kafka import TopicWriter
 from keyed.kafka.client import Transactions
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.publishing import kill
+from tests.support.spark_programs import start_session
 
 _running: list[int] = []
 
@@ -45,13 +45,5 @@ def kill_at(place: str, batch: int) -> None:
 def main(folder: Path, bootstrap: str, topic: str, place: str, batch: int) -> None:
     if place != "none":
         kill_at(place, batch)
-    session = keyed.spark_session(
-        "topic", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
-    )
     sink = keyed.topics.KafkaSink(topic, bootstrap=bootstrap, key="k")
-    count(files_source(session, folder / "in")).run(sink, checkpoint=folder / "checkpoint")
-    session.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    count(files_source(start_session(folder), folder / "in")).run(sink, checkpoint=folder / "checkpoint")
