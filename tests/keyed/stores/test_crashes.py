@@ -26,13 +26,11 @@ ROUNDS = 5
 
 # What the killed processes run. Small write buffers make them flush and merge files all the time.
 PROGRAM = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("crashes", sys.argv[1])
-crashes = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(crashes)
-import keyed.stores.database as database
+import sys
+from keyed.stores import database
+from tests.keyed.stores import test_crashes
 database.WRITE_BUFFER_BYTES = 64 << 10
-getattr(crashes, sys.argv[2])(*sys.argv[3:])
+getattr(test_crashes, sys.argv[1])(*sys.argv[2:])
 """
 
 
@@ -112,7 +110,7 @@ def record_of(row, group):
 def told_until_killed(function, folder, lines):
     """Run a function in a process, kill it after it told so many lines, and give all it told."""
     child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, __file__, function, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, function, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout
     with child:
