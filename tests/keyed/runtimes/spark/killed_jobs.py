@@ -6,8 +6,8 @@ Each reads ``FOLDER/in``, one file a batch, and keeps its checkpoint in ``FOLDER
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def run_without_end(folder: Path, forks: bool) -> None:
     )
     child = os.fork() if forks else None
     if child == 0:
-        time.sleep(600)
+        signal.pause()
         os._exit(0)
     say("PIDS", session.sparkContext._gateway.proc.pid, child or 0)
     query.await_termination()
