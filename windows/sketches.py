@@ -24,6 +24,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from xxhash import xxh64_intdigest
+
 from keyed.errors import DefinitionError, EncodingError
 from keyed.windows.aggregates import Column, ColumnAggregate
 
@@ -49,10 +51,6 @@ class ApproxCountDistinct(ColumnAggregate):
             raise DefinitionError(f"precision={precision!r} must be an int from 4 to 16")
         self.precision = precision
         self._sparse_limit = (1 << precision) // 16
-        # Loaded here and not with the module, so that windows without it load no compiled library.
-        import xxhash
-
-        self._hash = xxhash.xxh64_intdigest
 
     def create_accumulator(self) -> Any:
         return {}
@@ -61,7 +59,7 @@ class ApproxCountDistinct(ColumnAggregate):
         value = self._value(value)
         if value is None:
             return accumulator
-        hashed = self._hash(_hash_input(value))
+        hashed = xxh64_intdigest(_hash_input(value))
         width = 64 - self.precision
         register = hashed >> width
         rest = hashed & ((1 << width) - 1)
@@ -127,9 +125,7 @@ def hash_value(value: Any) -> int:
     Raises:
         EncodingError: The value is not plain data.
     """
-    import xxhash
-
-    return xxhash.xxh64_intdigest(_hash_input(value))
+    return xxh64_intdigest(_hash_input(value))
 
 
 def _hash_input(value: Any) -> bytes:

@@ -5,5 +5,5 @@
 - `schemas`: the columns of outputs, in any form they are declared in, and types as text.
 - `sources`: the protocol of sources, and what a source may yield.
 - `background`: threads beside the rows, their status, errors and end. `closing`: objects that are closed.
-  `private_files`: files that others cannot read. `lease`: a lock on a file or folder, and temporary folders.
+  `private_files`: files that others cannot read. `lease`: a lock on a file or folder. `scratch`: temporary folders.
 """

@@ -17,7 +17,7 @@ import attrs
 import keyed
 from keyed.base.arguments import clock_text
 from keyed.base.background import keep_little_free_memory
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.cli.command import (
     CHANGELOG,
     CHANGELOGS,

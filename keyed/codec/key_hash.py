@@ -36,6 +36,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from xxhash import xxh64_intdigest
+
 from keyed.codec.keys import EPOCH, FLIP_64, MASK_64, MAX_KEY_DEPTH, MICROSECOND, decode_key_at, encode_key
 from keyed.errors import EncodingError
 from keyed.rows import fields_of
@@ -106,7 +108,7 @@ def encoded_key_hash(data: bytes, offset: int = 0) -> int:
         end = data.find(b"\x00", offset)
         text = data[offset + 1 : end]
         if end > 0 and b"\x01" not in text:
-            hashed = _digest(text, _SEED)
+            hashed = xxh64_intdigest(text, _SEED)
             return hashed - (1 << 64) if hashed >= FLIP_64 else hashed
     return key_hash(decode_key_at(data, offset)[0])
 
@@ -164,7 +166,7 @@ def _normalised(name: str, type_: str) -> str:
 def _chain(value: Any, seed: int, depth: int = 0) -> int:
     as_bytes = _BYTES.get(type(value))
     if as_bytes is not None:
-        return _digest(as_bytes(value), seed)
+        return xxh64_intdigest(as_bytes(value), seed)
     if value is None:
         return seed
     if not isinstance(value, tuple) or depth == MAX_KEY_DEPTH:
@@ -183,18 +185,6 @@ def _refused(value: Any) -> EncodingError:
     except EncodingError as error:
         return error
     return EncodingError(f"a key has tuples nested more than {MAX_KEY_DEPTH} deep; flatten it")
-
-
-def _first_digest(data: bytes, seed: int) -> int:
-    """Import xxhash when the first key is hashed, not with keyed."""
-    from xxhash import xxh64_intdigest
-
-    global _digest  # noqa: PLW0603
-    _digest = xxh64_intdigest
-    return _digest(data, seed)
-
-
-_digest: Callable[[bytes, int], int] = _first_digest
 
 
 def _int_bytes(value: int) -> bytes:

@@ -14,9 +14,10 @@ The length of sub is not hashed: under one prefix all subs are prefix-free encod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh3_128_intdigest
 
 from keyed.content.addresses import key_of
 from keyed.content.blocks import BLOCK_BYTES, Block, Change, LogBlock, TableChange, TableDelta
@@ -35,17 +36,9 @@ _DIGITS = 32
 _LENGTHS = tuple(size.to_bytes(4, "big") for size in range(256))
 
 
-@cache
-def _hasher() -> Callable[[bytes], int]:
-    """Return the hash function; its package is loaded only if a changelog is used."""
-    from xxhash import xxh3_128_intdigest
-
-    return xxh3_128_intdigest
-
-
 def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 0) -> int:
     """Return ``start`` plus the hashes of entries, modulo 2^128. A value of ``None`` adds nothing."""
-    return sum(map(_hasher(), _hashed(entries)), start) % MODULUS
+    return sum(map(xxh3_128_intdigest, _hashed(entries)), start) % MODULUS
 
 
 def _hashed(entries: Iterable[tuple[bytes, bytes, bytes | None]]) -> Iterator[bytes]:
@@ -81,7 +74,7 @@ class LiveHash:
             delta: The change, with each address once.
             replaced: The rows that it removes or overwrites, by state id, if they are known.
         """
-        digest, store = _hasher(), self._store
+        digest, store = xxh3_128_intdigest, self._store
         total, live = self.value, self.live
         if store is None:
             hashes = list(map(digest, _hashed(delta.entries)))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
 from keyed.changelog.model import Commit, batch_id
 from keyed.codec.key_hash import group_of, key_hash

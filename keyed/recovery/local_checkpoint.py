@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id, decode_bundle, put_positions
 from keyed.codec.frames import RecordFormat
 from keyed.content.local_store import ReadStore

@@ -41,6 +41,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
+
 from keyed.base.closing import closing_on_error
 from keyed.base.ids import random_id
 from keyed.base.private_files import make_files_private
@@ -121,9 +123,6 @@ class LmdbDatabase:
 
     def _open(self) -> None:
         import lmdb
-        from xxhash import xxh3_64_digest, xxh3_64_intdigest
-
-        self._digest, self._seed = xxh3_64_digest, xxh3_64_intdigest
 
         # Transactions without `buffers` return bytes.
         self._reading: Any = None
@@ -218,7 +217,7 @@ class LmdbDatabase:
         if stored is None:
             return None
         value: bytes = stored[8:]
-        if self._digest(value, self._seed(at)) != stored[:8]:
+        if xxh3_64_digest(value, xxh3_64_intdigest(at)) != stored[:8]:
             raise self._damaged()
         return value if at is key else self._split_stored(value)[1]
 
@@ -248,7 +247,7 @@ class LmdbDatabase:
         # Long keys with the same beginning are adjacent, in the order of their hashes.
         together: list[tuple[bytes, bytes]] = []
         beginning = before = b""
-        digest, seed = self._digest, self._seed
+        digest, seed = xxh3_64_digest, xxh3_64_intdigest
         for key, stored in cursor:
             value = stored[8:]
             if digest(value, seed(key)) != stored[:8] or key <= before:
@@ -277,7 +276,7 @@ class LmdbDatabase:
         """Add a batch to the open transaction."""
         transaction = self._writing
         assert transaction is not None
-        digest, seed = self._digest, self._seed
+        digest, seed = xxh3_64_digest, xxh3_64_intdigest
         puts = []
         for key in sorted(batch):
             value = batch[key]

@@ -53,7 +53,7 @@ import attrs
 import msgspec
 
 from keyed.base.closing import closing_on_error
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.codec.frames import RecordFormat
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from keyed.base.arguments import instant_ms
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, key_of, split_value

@@ -22,7 +22,7 @@ import pytest
 
 from keyed.changelog import model
 from keyed.changelog.directory.disk import OpenFile
-from keyed.changelog.directory.group_folder import Segment, SegmentFile
+from keyed.changelog.directory.segment_file import Segment, SegmentFile
 from keyed.changelog.kafka.kafka_records import RecordKeys
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe

@@ -23,7 +23,8 @@ import attrs
 
 from keyed.base.background import Background, Status, WorkEnded
 from keyed.changelog.commit_fold import GroupFold, difference
-from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing, Segment
+from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
+from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
 from keyed.content.blocks import Block
 from keyed.content.contents import LiveHash, hash_text

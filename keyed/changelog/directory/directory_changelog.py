@@ -1,4 +1,4 @@
-"""`DirectoryChangelog`: a changelog as files in a folder; the reader and the writer of a key group's log.
+"""`DirectoryChangelog`: a changelog as files in a folder.
 
 Layout of the folder, in which no file is ever replaced::
 
@@ -34,7 +34,8 @@ from keyed.changelog.directory.disk import (
     stage,
     unstage,
 )
-from keyed.changelog.directory.group_folder import AnyGroupFiles, GroupFolder, Listing, Segment
+from keyed.changelog.directory.group_folder import AnyGroupFiles, GroupFolder, Listing
+from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, StoredWriter, check_history
 from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
 from keyed.errors import ChangelogError, HistoryCompacted

@@ -13,7 +13,8 @@ import attrs
 from keyed.base.background import Status
 from keyed.base.ids import random_id
 from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, CompactionLimits, compact_group
-from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing, Segment
+from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
+from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import (
     Blocks,
     Commit,

@@ -1,4 +1,4 @@
-"""The records of a changelog's topic, their byte layout, and the headers of its partitions.
+"""The records of a changelog's topic and their byte layout.
 
 A changelog with n key groups has a topic of n + 1 partitions: partition g is the log of key group g, and the last one
 holds the positions, so that they can be read without a group's log. The topic is compacted, so a record is kept until a

@@ -25,7 +25,8 @@ import attrs
 from keyed.base.arguments import Duration, milliseconds_of, setting_text, type_of
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.directory_changelog import DirectoryReader
-from keyed.changelog.directory.group_folder import GroupFiles, Listing, SegmentFile
+from keyed.changelog.directory.group_folder import GroupFiles, Listing
+from keyed.changelog.directory.segment_file import SegmentFile
 from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, StoredWriter, check_history
 from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.objects.bucket import Bucket

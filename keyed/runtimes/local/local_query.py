@@ -21,8 +21,8 @@ from keyed.arrow.write import arrow_schema
 from keyed.base.arguments import Shown
 from keyed.base.background import Status
 from keyed.base.ids import random_id
-from keyed.base.lease import ScratchFolder
 from keyed.base.private_files import folder_path
+from keyed.base.scratch import ScratchFolder
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import encode_bundle, export_interval

@@ -61,7 +61,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from keyed import errors
 from keyed.base.background import Status
 from keyed.base.closing import closing_on_error
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema

@@ -39,6 +39,7 @@ from keyed.tables.server.event_stream import Watch
 from keyed.tables.server.peers import Peers
 from keyed.tables.state_tables import StateTables
 
+_log = logging.getLogger(__name__)
 #: Bytes that are passed to the socket at a time, and the high-water mark of its buffer.
 _PART = 64 << 10
 #: Number of further connections, which are open only until they are refused.
@@ -72,7 +73,6 @@ class LogRateLimit(logging.Filter):
         return True
 
 
-_log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)
 _log.addFilter(LogRateLimit())
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keyed.base import lease as locks
-from keyed.base.lease import Lease, ScratchFolder
+from keyed.base import scratch
+from keyed.base.lease import Lease
+from keyed.base.scratch import ScratchFolder
 from keyed.destinations.parquet import locked_folder
 from keyed.errors import CheckpointError, SinkError
 from keyed.stores.commit_store import CommitStore
@@ -19,7 +20,7 @@ from keyed.stores.commit_store import CommitStore
 #: Sweeps, and stops when it has found the folder of another program left and is about to remove it.
 SWEEPER = """
 import shutil, sys
-from keyed.base import lease
+from keyed.base import scratch
 
 remove = shutil.rmtree
 
@@ -29,7 +30,7 @@ def announced(path, **options):
     remove(path, **options)
 
 shutil.rmtree = announced
-lease._sweep(lease.Path(sys.argv[1]))
+scratch._sweep(scratch.Path(sys.argv[1]))
 print("swept", flush=True)
 """
 
@@ -63,7 +64,7 @@ def test_a_folder_that_is_swept_while_it_is_made_is_made_once_more(tmp_path, mon
         touch(path, *arguments, **options)
         made.append(path)
         if len(made) == 1:
-            locks._remove_if_left(path.parent)
+            scratch._remove_if_left(path.parent)
 
     monkeypatch.setattr(Path, "touch", swept)
     with ScratchFolder("local") as mine:

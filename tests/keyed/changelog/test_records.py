@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyed.changelog import model
 from keyed.changelog.directory.disk import OpenFile
-from keyed.changelog.directory.group_folder import Segment, SegmentFile
+from keyed.changelog.directory.segment_file import Segment, SegmentFile
 from keyed.codec.frames import frame
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema

@@ -163,7 +163,7 @@ def test_without_a_changelog_nothing_is_hashed(monkeypatch):
     def hashed(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(contents, "_hasher", hashed)
+    monkeypatch.setattr(contents, "xxh3_128_intdigest", hashed)
     monkeypatch.setattr(replica, "contents_hash", hashed)
     subject = Subject()
     subject.start(exports=False)

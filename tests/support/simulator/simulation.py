@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import attrs
 
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog

@@ -13,33 +13,9 @@ they are in a folder that this program shares with Spark, and are otherwise read
     commits/<batch>     written when the batch is done
     sources/<i>/...     what source i keeps for itself: a file source its log (`begin.py`)
     state/0/...         the state; in _metadata/v2/<batch> the whole paths of the files that describe it
-    keyed-lease         who runs it, and keyed-lease-jvm
+    keyed-lease         who runs it, and keyed-lease-jvm (`keyed.runtimes.spark.checkpoint.checkpoint_lease`)
     keyed-begin         how a query of keyed began (`keyed.runtimes.spark.checkpoint.begin`)
-    keyed-ticks/...     what wakes it
-
-Ticks are files that start a batch of a query that has work without rows. They are text files of one line in the folder
-``keyed-ticks`` of the checkpoint, which a file source of Spark reads beside the query's own sources. Each is read once,
-and costs a batch; without ticks no batch runs. The program of the query writes them: one before it starts, and others
-when something is due (`keyed.runtimes.spark.query.stream_job`).
-
-A file source keeps the names of all files that it has read (`begin.py`), and every tenth file of that log also
-holds all earlier ones: it grows by a line of about 150 bytes per tick. These files and the offsets are Spark's, and are
-not changed.
-
-Only one query of this machine can hold the lease on a checkpoint. Spark detects two drivers on one checkpoint when both
-log the same batch. At that point the one that ends may have replaced state files that the other one uses, and the next
-run finds a damaged checkpoint. A query of `run` or `start` therefore takes the lease first, and others are refused
-before they have written anything.
-
-The lease is a lock on the file ``keyed-lease`` in the checkpoint, which holds the process id of its holder. The system
-releases the lock when the process ends, also after a kill. Within a process, a query that has ended hands it over.
-
-The JVM writes the state, and may outlive a killed program: it ends when its standard input is closed, and a process
-that the program has forked keeps that open. The JVM therefore locks the file ``keyed-lease-jvm`` itself, which holds
-its process id, and the next query waits for a JVM that is ending.
-
-The lease exists on file systems of this machine, and on network file systems that have locks. A checkpoint that only
-Spark reaches has none, because object stores have no locks.
+    keyed-ticks/...     what wakes it (`keyed.runtimes.spark.checkpoint.ticks`)
 """
 
 from __future__ import annotations
@@ -48,34 +24,31 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import attrs
 
 from keyed.base.ids import random_id
-from keyed.base.lease import NO_LOCKS, Lease
-from keyed.base.private_files import file_mode, make_private
+from keyed.base.private_files import make_private
 from keyed.destinations.sink import local_folder
 from keyed.errors import CheckpointError
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.spark_session import default_files, is_here, is_remote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _VERSION = "v1"
 #: Characters of a path that Spark's readers would interpret.
-_PATTERN = re.compile(r"[*?\[\]{}\\]")
+PATTERN_CHARACTERS = re.compile(r"[*?\[\]{}\\]")
 #: Paths of a checkpoint's own files in what Spark stores, in two parts: before the checkpoint's path, and after it.
 _OWN_FILE = re.compile(rb'("path":")[^"]*(/keyed-(?:ticks|global)/[^"]+")')
 _SCHEMA_FILE = re.compile(rb'(")(?:[^"\\]|\\.)*(/state/\d+/_stateSchema/(?:[^"\\]|\\.)+")')
@@ -301,7 +274,7 @@ class _ReadFiles:
         from pyspark.errors import AnalysisException, PySparkException
 
         try:
-            frame = self._session.read.format("binaryFile").load(_PATTERN.sub(r"\\\g<0>", path))
+            frame = self._session.read.format("binaryFile").load(PATTERN_CHARACTERS.sub(r"\\\g<0>", path))
             return [row[0] for row in frame.select(column).collect()]
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":
@@ -498,226 +471,3 @@ class CheckpointFolder:
 
     def _failed(self, what: str, name: str, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot {what} {name} of the checkpoint {self.path}: {error}")
-
-
-_FOLDER = "keyed-ticks"
-#: Number of ticks in Spark's log that are reported: 15 MB, which are rewritten at every tenth tick.
-_MANY = 100_000
-#: Content of the tick with which a query starts; the others are empty.
-STARTS_RUN = "starts"
-#: Form of the offsets of Spark's source `rate-micro-batch`, the last source of a query that `writeStream` started.
-_AT_EACH_TRIGGER = re.compile(r'\{"offset":\d+,"timestamp":-?\d+\}')
-_FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
-
-
-def ticks_of(session: SparkSession, folder: CheckpointFolder) -> Ticks | None:
-    """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger."""
-    # That of the last batch, completed or not.
-    sources = folder.offsets(max(folder.numbers("offsets"), default=0))
-    return None if sources and _AT_EACH_TRIGGER.fullmatch(sources[-1]) else Ticks(session, folder)
-
-
-class Ticks:
-    """The ticks of one checkpoint.
-
-    Args:
-        session: The session.
-        folder: The checkpoint.
-
-    Raises:
-        CheckpointError: Spark would interpret the path as a pattern.
-    """
-
-    def __init__(self, session: SparkSession, folder: CheckpointFolder) -> None:
-        if match := _PATTERN.search(folder.path):
-            raise CheckpointError(
-                f"the checkpoint {folder.path!r} has {match[0]!r} in its path, which Spark interprets as a pattern "
-                "when it lists the ticks; give a path without it"
-            )
-        self._session = session
-        self._path = f"{folder.path.rstrip('/')}/{_FOLDER}"
-        self._folder = folder
-        self._has_warned = False
-
-    def frame(self) -> DataFrame:
-        """Return the ticks as a stream, once one was written."""
-        # Names of ticks are dropped after a day, together with older files.
-        reader = self._session.readStream.format("text").option("maxFileAge", "1d")
-        if not self._folder.is_writable:
-            reader = reader.option("cleanSource", "delete")
-        return reader.load(self._path)
-
-    def begin(self) -> None:
-        """Write the tick with which a query starts."""
-        committed = self._folder.last_commit() if self._folder.is_writable else None
-        if committed is not None and (sources := self._folder.offsets(committed)):
-            self.note_offset(len(sources) - 1, sources[-1])
-        self.write(STARTS_RUN)
-
-    def write(self, text: str = "") -> None:
-        """Write a tick for the next trigger.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be written.
-        """
-        if self._folder.is_writable:
-            self._folder.write(f"{_FOLDER}/{random_id()}", f"{text}\n".encode())
-        else:
-            self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
-
-    def note_offset(self, source: int, offset: str) -> None:
-        """Delete the ticks that Spark has read, and log once that their log is long.
-
-        Args:
-            source: Index of the ticks among the query's sources.
-            offset: Their offset in Spark's log.
-        """
-        match = _FILE_OFFSET.search(offset)
-        if match is None or not self._folder.is_writable:
-            return
-        batch = int(match[1])
-        for name in (f"sources/{source}/{batch}", f"sources/{source}/{batch}.compact"):
-            _, *lines = (self._folder.read(name) or b"").split(b"\n")
-            # The newest entries are at the end of a file that may be long.
-            newest = takewhile(lambda line: not line or json.loads(line)["batchId"] == batch, reversed(lines))
-            entries = [line for line in newest if line][::-1]
-            for entry in entries:
-                self._folder.delete(f"{_FOLDER}/{json.loads(entry)['path'].rpartition('/')[2]}")
-            if len(lines) > _MANY and not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "%s/sources/%d/%s lists %d ticks, and Spark writes it again at every tenth tick; go on in a new "
-                    "checkpoint, restored from the changelog (restore_from=), or with ticks=False",
-                    self._folder.path,
-                    source,
-                    name.rpartition("/")[2],
-                    len(lines),
-                )
-
-
-_NAME = "keyed-lease"
-_JVM_NAME = "keyed-lease-jvm"
-#: Seconds that a query waits for the end of a killed program's JVM, and seconds between two checks.
-_PATIENCE, _POLL = 30.0, 0.1
-#: Seconds that the holder of a new lock may take to write its process id.
-_WRITES = 2.0
-#: Maximal number of digits of a process id.
-_DIGITS = 20
-
-
-class CheckpointLease:
-    """A held lease on a checkpoint.
-
-    Args:
-        folder: The checkpoint, an existing folder.
-        is_over: Returns true if another query of this process may take it over, because this one has ended without
-            releasing it.
-        session: The session whose JVM also holds it.
-
-    Raises:
-        CheckpointError: Another query holds it, or the folder cannot be written.
-    """
-
-    def __init__(self, folder: Path, is_over: Callable[[], bool], session: SparkSession | None = None) -> None:
-        self.is_over = is_over
-        self._jvm_file: Any = None
-        self._key = os.path.realpath(folder)
-        with _guard:
-            before = _held.get(self._key)
-            if before is not None and before.is_over():
-                before.release()
-            self._lock = _locked(folder)
-            _held[self._key] = self
-        if session is not None:
-            try:
-                self._jvm_file = _locked_by_jvm(folder, session)
-            except BaseException:
-                self.release()
-                raise
-
-    def release(self) -> None:
-        """Release the checkpoint for other queries. Releasing it again does nothing."""
-        with _guard:
-            if _held.get(self._key) is self:
-                del _held[self._key]
-            jvm_file, self._jvm_file = self._jvm_file, None
-            if jvm_file is not None:
-                # A JVM that has ended has released its lock.
-                with suppress(Exception):
-                    jvm_file.close()
-            if self._lock is not None:
-                self._lock.close()
-
-
-#: The leases of this process, by the checkpoint's real path.
-_held: dict[str, CheckpointLease] = {}
-_guard = RLock()
-
-
-def _locked(folder: Path) -> Lease | None:
-    """Return the lock; ``None`` if the file system has no locks, so that only Spark's own check applies."""
-    path = folder / _NAME
-    try:
-        path.touch(mode=file_mode(folder))
-        lock = Lease(path)
-    except BlockingIOError:
-        holder = _holder(path)
-        raise CheckpointError(
-            f"the checkpoint {folder} is in use by another run{f', of process {holder}' if holder else ''}; stop that "
-            "run, or choose another folder"
-        ) from None
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return None
-        raise CheckpointError(f"the checkpoint {folder} cannot be written: {error.strerror or error}") from error
-    with suppress(OSError):
-        path.write_text(f"{os.getpid()}\n")
-    return lock
-
-
-def _holder(path: Path) -> str:
-    """Return the id of the process that holds a lock; a holder writes it after it has locked the file."""
-    until = time.monotonic() + _WRITES
-    while not (holder := path.read_text(errors="replace")[:_DIGITS].strip()) and time.monotonic() < until:
-        time.sleep(_POLL)
-    return holder
-
-
-def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:
-    """Return the file that the JVM of a session has locked; ``None`` if it cannot lock files.
-
-    Raises:
-        CheckpointError: Another JVM holds the lock, and does not end.
-    """
-    from py4j.protocol import Py4JError
-
-    path = folder / _JVM_NAME
-    until = time.monotonic() + _PATIENCE
-    try:
-        path.touch(mode=file_mode(folder))
-        jvm: Any = session._jvm  # noqa: SLF001 - only the JVM itself can hold its lock
-        file = jvm.java.io.RandomAccessFile(os.fspath(path), "rw")
-        while file.getChannel().tryLock() is None:
-            if time.monotonic() >= until:
-                file.close()
-                holder = path.read_text(errors="replace")[:_DIGITS].strip()
-                raise CheckpointError(
-                    f"the checkpoint {folder} is in use by process {holder}, the JVM of a run whose program was "
-                    "killed; end that process, or choose another folder"
-                )
-            time.sleep(_POLL)
-        path.write_text(f"{jvm.java.lang.ProcessHandle.current().pid()}\n")
-    except (Py4JError, OSError):
-        # A file system without locks, or managed Spark, which may allow only some methods.
-        return None
-    return file
-
-
-def _forget() -> None:
-    """Forget the leases of a forked process's parent, which keeps the locks."""
-    global _guard  # noqa: PLW0603 - a thread of the parent may have held it
-    _guard = RLock()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -27,8 +27,8 @@ import attrs
 import pyarrow as pa
 
 from keyed.arrow.write import arrow_schema
-from keyed.base.lease import ScratchFolder
 from keyed.base.schemas import Schema, schema_of
+from keyed.base.scratch import ScratchFolder
 from keyed.changelog.model import Changelog, batch_id
 from keyed.destinations.sink import local_folder
 from keyed.engine.export import export

@@ -15,7 +15,7 @@ from keyed.base.schemas import Schema, checked_schema, of_spark, quoted
 from keyed.codec.key_hash import spark_hash_expression
 from keyed.errors import DefinitionError, EncodingError
 from keyed.job.graph import Keys, Source, Stage
-from keyed.runtimes.spark.checkpoint.folder import STARTS_RUN
+from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.worker.wire import TaskMark, encode_payload, group_ids
 
 if TYPE_CHECKING:

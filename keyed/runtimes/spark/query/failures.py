@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from keyed import errors
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.errors import KeyedError, QueryFailed
 
 if TYPE_CHECKING:

@@ -46,6 +46,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+_log = logging.getLogger(__name__)
+#: Spark plans with one shuffle partition per key group.
+PARTITIONS = "spark.sql.shuffle.partitions"
+#: Batches whose counts are kept: Spark reports fewer again.
+_COUNTED = 1_000
+_LOCAL_DIR = "keyed.local.dir"
+#: Options of the local runtime, with the remedy on Spark.
+_NOT_HERE = {
+    "rows_per_batch": "is for the local runtime; limit batches at Spark's source, with maxFilesPerTrigger and so on",
+    "processing_time": "is for the local runtime; on Spark it is the batch's time, which Spark logs: leave it out",
+}
 _FOLDER = "keyed-global"
 _COLUMNS = "name string, number bigint, digest string, rows binary"
 #: Number of batches between two deletions of old versions.
@@ -161,19 +172,6 @@ class TableFiles:
 def _row(session: SparkSession, table: GlobalTable, number: int, version: TableVersion) -> DataFrame:
     row = (table.state.name, number, version.digest, bytearray(version.rows))
     return session.createDataFrame([row], _COLUMNS)
-
-
-_log = logging.getLogger(__name__)
-#: Spark plans with one shuffle partition per key group.
-PARTITIONS = "spark.sql.shuffle.partitions"
-#: Batches whose counts are kept: Spark reports fewer again.
-_COUNTED = 1_000
-_LOCAL_DIR = "keyed.local.dir"
-#: Options of the local runtime, with the remedy on Spark.
-_NOT_HERE = {
-    "rows_per_batch": "is for the local runtime; limit batches at Spark's source, with maxFilesPerTrigger and so on",
-    "processing_time": "is for the local runtime; on Spark it is the batch's time, which Spark logs: leave it out",
-}
 
 
 class Job:

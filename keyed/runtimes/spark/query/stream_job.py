@@ -34,8 +34,10 @@ from keyed.recovery.cut import Cut
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, defined_states, read_begin, take_position
-from keyed.runtimes.spark.checkpoint.folder import CheckpointLease, Ticks, checkpoint_folder, spark_path, ticks_of
+from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
+from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
 from keyed.runtimes.spark.checkpoint.spark_recovery import check_path, checked_layout
+from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports, group_marks, summed
 from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone, raise_translated

@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 from keyed.base.extras import install
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.errors import SessionError
 
 MINIMUM_JAVA = 17

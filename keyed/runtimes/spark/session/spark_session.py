@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_log = logging.getLogger(__name__)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
@@ -232,8 +233,6 @@ def _asking(*, for_keyed: bool) -> Any:
         function.__module__ = "__main__"
     return ask
 
-
-_log = logging.getLogger(__name__)
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _Holder = tuple[int, Mapping[str, str]]

@@ -18,7 +18,7 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
-from keyed.base.lease import ScratchFolder
+from keyed.base.scratch import ScratchFolder
 from keyed.recovery import verify
 from tests.support.jobs import Tally
 from tests.support.waiting import until

@@ -10,8 +10,8 @@ import pytest
 
 import keyed
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.checkpoint import folder
-from keyed.runtimes.spark.checkpoint.folder import CheckpointLease
+from keyed.runtimes.spark.checkpoint import checkpoint_lease
+from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.query import stream_job
 from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
 from tests.support.spark_programs import Program
@@ -20,7 +20,7 @@ from tests.support.waiting import open_below
 HOLDER = """
 import sys
 from pathlib import Path
-from keyed.runtimes.spark.checkpoint.folder import CheckpointLease
+from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 lease = CheckpointLease(Path(sys.argv[1]), lambda: False)
 print("held", flush=True)
 sys.stdin.readline()
@@ -84,11 +84,11 @@ def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, 
         program.process.kill()
         program.process.wait()
         if how == "forks":
-            monkeypatch.setattr(folder, "_PATIENCE", 0.5)
+            monkeypatch.setattr(checkpoint_lease, "_PATIENCE", 0.5)
             with pytest.raises(CheckpointError, match=rf"in use by process {jvm}, the JVM of a run whose program was"):
                 counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
             os.kill(child, signal.SIGKILL)
-        monkeypatch.setattr(folder, "_PATIENCE", 300)
+        monkeypatch.setattr(checkpoint_lease, "_PATIENCE", 300)
         write_file(tmp_path / "in", 1, [("a", 2, 1)])
         counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
     finally:

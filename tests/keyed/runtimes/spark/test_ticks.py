@@ -14,8 +14,9 @@ import keyed
 from keyed import KeyedProcessFunction
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import CheckpointError, DefinitionError
-from keyed.runtimes.spark.checkpoint import folder as ticks_module
-from keyed.runtimes.spark.checkpoint.folder import Ticks, open_checkpoint, ticks_of
+from keyed.runtimes.spark.checkpoint import ticks as ticks_module
+from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
+from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.query.exports import is_quiet, next_work
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session.spark_session import settings
