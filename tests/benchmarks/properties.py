@@ -11,20 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
-from keyed import bounded_out_of_orderness
-from keyed.testing import (
-    assert_batch_split_invariant,
-    assert_deterministic,
-    assert_matches,
-    assert_recovery_invisible,
-    assert_rescale_invisible,
-    assert_runtimes_agree,
-    assert_state_bounded,
-    strategies,
-)
+from keyed import bounded_out_of_orderness, testing
+from keyed.testing import strategies
 from tests.benchmarks.meter import Meter, adopt_orphans
 from tests.keyed.testing.test_right_functions import Minutes
 
@@ -42,16 +32,15 @@ def model(records: list[Any]) -> Any:
 _ROWS = strategies.rows("user string, amount bigint, time bigint", user=strategies.skewed("ann", "bob"))
 _STREAM = strategies.streams(_ROWS, timestamp="time", gap=MINUTE, delay=5_000)
 
-PROPERTIES: dict[str, Callable[..., str]] = {
-    "assert_batch_split_invariant": lambda **options: assert_batch_split_invariant(Minutes(), _STREAM, **options),
-    "assert_recovery_invisible": lambda **options: assert_recovery_invisible(Minutes(), _STREAM, **options),
-    "assert_rescale_invisible": lambda **options: assert_rescale_invisible(Minutes(), _STREAM, **options),
-    "assert_deterministic": lambda **options: assert_deterministic(Minutes(), _STREAM, **options),
-    "assert_matches": lambda **options: assert_matches(Minutes(), model, _STREAM, **options),
-    "assert_state_bounded": lambda **options: assert_state_bounded(
-        Minutes(), _STREAM, silence=MINUTE + 5_000, **options
-    ),
-    "assert_runtimes_agree": lambda **options: assert_runtimes_agree(Minutes(), _STREAM, timestamp="time", **options),
+#: The arguments of each property beside the function.
+PROPERTIES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "assert_batch_split_invariant": ((_STREAM,), {}),
+    "assert_recovery_invisible": ((_STREAM,), {}),
+    "assert_rescale_invisible": ((_STREAM,), {}),
+    "assert_deterministic": ((_STREAM,), {}),
+    "assert_matches": ((model, _STREAM), {}),
+    "assert_state_bounded": ((_STREAM,), {"silence": MINUTE + 5_000}),
+    "assert_runtimes_agree": ((_STREAM,), {"timestamp": "time"}),
 }
 
 
@@ -82,7 +71,9 @@ def _measure(name: str) -> None:
     started = time.monotonic()
     with Meter(os.getpid()) as meter:
         before = meter.read()
-        PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=_EXAMPLES, seed=1)
+        arguments, more = PROPERTIES[name]
+        options: Any = {"key": "user", "watermark": bounded_out_of_orderness(5_000), "examples": _EXAMPLES, "seed": 1}
+        getattr(testing, name)(Minutes(), *arguments, **more, **options)
         spent = meter.read() - before
     print(spent.total, spent.workers, time.monotonic() - started)
 

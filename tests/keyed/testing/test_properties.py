@@ -16,20 +16,9 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from keyed import KeyedProcessFunction, ValueState, bounded_out_of_orderness
+from keyed import KeyedProcessFunction, ValueState, bounded_out_of_orderness, testing
 from keyed.errors import DefinitionError
-from keyed.testing import (
-    Falsified,
-    Record,
-    assert_batch_split_invariant,
-    assert_deterministic,
-    assert_matches,
-    assert_recovery_invisible,
-    assert_rescale_invisible,
-    assert_runtimes_agree,
-    assert_state_bounded,
-    strategies,
-)
+from keyed.testing import Falsified, Record, strategies
 from keyed.testing.scripts import ProcessingTime
 from tests.keyed.testing import wrong_functions as wrong
 from tests.keyed.testing.test_right_functions import Minutes, RunningTotal
@@ -138,47 +127,47 @@ def found(function, prove, *arguments, **options):
 
 #: When each is tried: slow are those whose smallest example takes seconds to find, long are further ones of a kind.
 FAULTS: dict[type, tuple[Any, ...]] = {
-    wrong.LastAmount: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.SeenUsers: ("", assert_state_bounded, IN_ORDER, {"silence": 60_000}),
-    wrong.Sampled: ("slow", assert_deterministic, IN_ORDER, {}),
-    wrong.Reminder: ("long", assert_matches, totals_of_minutes, IN_ORDER, {}),
-    wrong.Distinct: ("", assert_deterministic, IN_ORDER, {}),
-    wrong.CountOnSelf: ("", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.DropsLate: ("slow", assert_matches, counts, LATE, {"watermark": DELAY}),
-    wrong.Minutes: ("", assert_matches, minutes, IN_ORDER, {}),
-    wrong.Sessions: ("slow", assert_matches, sessions, DISORDER, {"watermark": DELAY}),
-    wrong.Prices: ("long", assert_matches, sums_seen, IN_ORDER, {}),
-    wrong.FirstAmount: ("slow", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfModule: ("long", assert_rescale_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfDefault: ("long", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.Numbered: ("long", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfCache: ("long", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstOfRegistry: ("long", assert_recovery_invisible, IN_ORDER, {}),
-    wrong.LastOfObject: ("long", assert_rescale_invisible, IN_ORDER, {}),
-    wrong.SeenAt: ("", assert_deterministic, IN_ORDER, {}),
-    wrong.EverSince: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.Collected: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.WindowsLeft: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.SilencesByClock: ("long", assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
-    wrong.SeenTooLong: ("slow", assert_matches, first_in_a_minute_by_clock, IN_ORDER, {"clocks": 60_000}),
-    wrong.Silences: ("long", assert_matches, silences, IN_ORDER, {}),
-    wrong.TwiceIfLate: ("long", assert_matches, counts, LATE, {"watermark": DELAY}),
-    wrong.MinutesInclusive: ("long", assert_matches, minutes, IN_ORDER, {}),
-    wrong.SessionsTouch: ("long", assert_matches, sessions_of_a_minute, IN_ORDER, {}),
-    wrong.SumOfFloats: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.WatermarkSeen: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.Tags: ("slow", assert_deterministic, IN_ORDER, {}),
-    wrong.Rarely: ("slow", assert_deterministic, IN_ORDER, {}),
-    wrong.Named: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.Dated: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.AtHour: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.SampledByHash: ("slow", assert_deterministic, IN_ORDER, {}),
-    wrong.Aged: ("slow", assert_deterministic, IN_ORDER, {}),
-    wrong.Throttled: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.LastOfTime: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.FirstWins: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.SumOfTenths: ("long", assert_deterministic, IN_ORDER, {}),
-    wrong.ReadsLater: ("long", assert_deterministic, DISORDER, {"watermark": DELAY}),
+    wrong.LastAmount: ("long", testing.assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.SeenUsers: ("", testing.assert_state_bounded, IN_ORDER, {"silence": 60_000}),
+    wrong.Sampled: ("slow", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Reminder: ("long", testing.assert_matches, totals_of_minutes, IN_ORDER, {}),
+    wrong.Distinct: ("", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.CountOnSelf: ("", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.DropsLate: ("slow", testing.assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.Minutes: ("", testing.assert_matches, minutes, IN_ORDER, {}),
+    wrong.Sessions: ("slow", testing.assert_matches, sessions, DISORDER, {"watermark": DELAY}),
+    wrong.Prices: ("long", testing.assert_matches, sums_seen, IN_ORDER, {}),
+    wrong.FirstAmount: ("slow", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfModule: ("long", testing.assert_rescale_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfDefault: ("long", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.Numbered: ("long", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfCache: ("long", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstOfRegistry: ("long", testing.assert_recovery_invisible, IN_ORDER, {}),
+    wrong.LastOfObject: ("long", testing.assert_rescale_invisible, IN_ORDER, {}),
+    wrong.SeenAt: ("", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.EverSince: ("", testing.assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.Collected: ("", testing.assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.WindowsLeft: ("", testing.assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.SilencesByClock: ("long", testing.assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
+    wrong.SeenTooLong: ("slow", testing.assert_matches, first_in_a_minute_by_clock, IN_ORDER, {"clocks": 60_000}),
+    wrong.Silences: ("long", testing.assert_matches, silences, IN_ORDER, {}),
+    wrong.TwiceIfLate: ("long", testing.assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.MinutesInclusive: ("long", testing.assert_matches, minutes, IN_ORDER, {}),
+    wrong.SessionsTouch: ("long", testing.assert_matches, sessions_of_a_minute, IN_ORDER, {}),
+    wrong.SumOfFloats: ("long", testing.assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.WatermarkSeen: ("long", testing.assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.Tags: ("slow", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Rarely: ("slow", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Named: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Dated: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.AtHour: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.SampledByHash: ("slow", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Aged: ("slow", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.Throttled: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.LastOfTime: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.FirstWins: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.SumOfTenths: ("long", testing.assert_deterministic, IN_ORDER, {}),
+    wrong.ReadsLater: ("long", testing.assert_deterministic, DISORDER, {"watermark": DELAY}),
 }
 
 CASES = [
@@ -201,7 +190,7 @@ def test_a_sum_of_tenths_is_found_with_the_default_examples(seed):
     """Without orders that are searched for, 5 of 16 seeds find it."""
     stream = strategies.streams(strategies.rows("user string, amount bigint"), gap=60_000)
     with pytest.raises(Falsified, match="depends on the order") as caught:
-        assert_deterministic(wrong.SumOfTenths(), stream, key=USER, examples=100, seed=seed)
+        testing.assert_deterministic(wrong.SumOfTenths(), stream, key=USER, examples=100, seed=seed)
     assert len(caught.value.rows) <= 4
 
 
@@ -214,7 +203,7 @@ def test_an_example_is_shrunk_by_a_bounded_number_of_further_examples(monkeypatc
 
     monkeypatch.setattr("keyed.testing.properties._SHRINKING", 5)
     with pytest.raises(Falsified):
-        assert_matches(RunningTotal(), model, IN_ORDER, key=USER, seed=1)
+        testing.assert_matches(RunningTotal(), model, IN_ORDER, key=USER, seed=1)
     failing = next(place for place, records in enumerate(calls) if records)
     assert len(calls) <= failing + 1 + 5
 
@@ -227,7 +216,7 @@ def test_rare_chance_of_the_system_is_found_in_one_row(seed):
                 yield value["user"]
 
     with pytest.raises(Falsified) as caught:
-        assert_deterministic(Rare(), IN_ORDER, key=USER, seed=seed)
+        testing.assert_deterministic(Rare(), IN_ORDER, key=USER, seed=seed)
     assert len(caught.value.rows) == 1
 
 
@@ -240,7 +229,7 @@ def test_identifiers_of_the_system_stay_unique(tmp_path):
             return super().process_element(value, ctx)
 
     urandom = os.urandom
-    assert_deterministic(Unique(), IN_ORDER, key=USER, examples=20)
+    testing.assert_deterministic(Unique(), IN_ORDER, key=USER, examples=20)
     assert len([*tmp_path.iterdir()]) > 20
     assert os.urandom is urandom
 
@@ -268,12 +257,12 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
     function = Minutes()
     stream = strategies.streams(ROW, gap=60_000, delay=3_000, silence=3_600_000, duplicates=True)
     told = [
-        assert_batch_split_invariant(function, stream, key=USER, watermark=DELAY),
-        assert_recovery_invisible(function, stream, key=USER, watermark=DELAY),
-        assert_rescale_invisible(function, stream, key=USER, watermark=DELAY),
-        assert_deterministic(function, stream, key=USER, watermark=DELAY),
-        assert_matches(function, minutes, stream, key=USER, watermark=DELAY),
-        assert_state_bounded(function, stream, silence=63_000, key=USER, watermark=DELAY),
+        testing.assert_batch_split_invariant(function, stream, key=USER, watermark=DELAY),
+        testing.assert_recovery_invisible(function, stream, key=USER, watermark=DELAY),
+        testing.assert_rescale_invisible(function, stream, key=USER, watermark=DELAY),
+        testing.assert_deterministic(function, stream, key=USER, watermark=DELAY),
+        testing.assert_matches(function, minutes, stream, key=USER, watermark=DELAY),
+        testing.assert_state_bounded(function, stream, silence=63_000, key=USER, watermark=DELAY),
     ]
     assert all(sentence.startswith("Minutes: ") for sentence in told)
     assert all(re.search(r", in \d\d different examples, \d+ rows, a key twice in \d+, ", each) for each in told)
@@ -286,7 +275,7 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
 def test_a_delay_is_a_watermark_as_in_a_stream():
     stream = strategies.streams(ROW, gap=60_000, delay=3_000)
     sentences = {
-        assert_deterministic(Minutes(), stream, key=USER, watermark=watermark, examples=5, seed=1)
+        testing.assert_deterministic(Minutes(), stream, key=USER, watermark=watermark, examples=5, seed=1)
         for watermark in (DELAY, timedelta(milliseconds=DELAY.delay_ms))
     }
     assert len(sentences) == 1
@@ -295,7 +284,7 @@ def test_a_delay_is_a_watermark_as_in_a_stream():
 def test_the_harness_and_the_local_runtime_agree():
     rows = strategies.rows("user string, amount bigint, time bigint", user=strategies.skewed("ann", "bob"))
     stream = strategies.streams(rows, timestamp="time", gap=60_000, delay=3_000)
-    told = assert_runtimes_agree(Minutes(), stream, timestamp="time", key=USER, watermark=DELAY)
+    told = testing.assert_runtimes_agree(Minutes(), stream, timestamp="time", key=USER, watermark=DELAY)
     assert "the harness and the local runtime give the same outputs" in told
 
 
@@ -308,17 +297,17 @@ def test_runtimes_that_differ_are_told():
             type(self).runs += 1
 
     with pytest.raises(Falsified, match="on the local runtime") as caught:
-        assert_runtimes_agree(Clock(), st.lists(ROW, max_size=5), key=USER)
+        testing.assert_runtimes_agree(Clock(), st.lists(ROW, max_size=5), key=USER)
     assert len(caught.value.rows) == 1
 
 
 def test_a_key_that_is_no_column_has_no_runtimes_to_compare():
     with pytest.raises(DefinitionError, match="names of columns"):
-        assert_runtimes_agree(RunningTotal(), IN_ORDER, key=lambda row: row["user"])
+        testing.assert_runtimes_agree(RunningTotal(), IN_ORDER, key=lambda row: row["user"])
 
 
 def test_the_same_seed_finds_the_same_example():
-    one, other = (found(wrong.SeenUsers(), assert_state_bounded, IN_ORDER, silence=1) for _ in range(2))
+    one, other = (found(wrong.SeenUsers(), testing.assert_state_bounded, IN_ORDER, silence=1) for _ in range(2))
     assert str(one) == str(other)
     assert f"--keyed-seed={one.seed}" in str(one)
 
@@ -327,13 +316,13 @@ def test_the_same_seed_finds_the_same_example():
 @pytest.mark.parametrize(
     ("function", "prove", "name"),
     [
-        (wrong.CountOnSelf, assert_recovery_invisible, "test_crash"),
-        (wrong.FirstAmount, assert_recovery_invisible, "test_crash"),
+        (wrong.CountOnSelf, testing.assert_recovery_invisible, "test_crash"),
+        (wrong.FirstAmount, testing.assert_recovery_invisible, "test_crash"),
         # Those that need another process or chance.
-        (wrong.Tags, assert_deterministic, "test_same_again"),
-        (wrong.Rarely, assert_deterministic, "test_same_again"),
+        (wrong.Tags, testing.assert_deterministic, "test_same_again"),
+        (wrong.Rarely, testing.assert_deterministic, "test_same_again"),
         *(
-            pytest.param(each, assert_recovery_invisible, "test_crash", marks=pytest.mark.long)
+            pytest.param(each, testing.assert_recovery_invisible, "test_crash", marks=pytest.mark.long)
             for each in (
                 wrong.FirstAmountOfCache,
                 wrong.FirstOfRegistry,
@@ -358,38 +347,33 @@ def test_a_function_that_raises_is_told_with_the_row():
             yield 1 // value["amount"]
 
     with pytest.raises(Falsified, match="the function fails: UserFunctionError") as caught:
-        assert_deterministic(Divides(), IN_ORDER, key=USER)
+        testing.assert_deterministic(Divides(), IN_ORDER, key=USER)
     assert [row.value["amount"] for row in caught.value.rows] == [0]
 
 
 def test_what_a_key_may_keep_is_counted():
-    assert_state_bounded(wrong.SeenUsers(), IN_ORDER, silence=1, keeps=1, key=USER)
+    testing.assert_state_bounded(wrong.SeenUsers(), IN_ORDER, silence=1, keeps=1, key=USER)
 
 
 def test_class_attributes_are_put_back():
     with pytest.raises(Falsified):
-        assert_deterministic(wrong.Distinct(), IN_ORDER, key=USER)
+        testing.assert_deterministic(wrong.Distinct(), IN_ORDER, key=USER)
     assert wrong.Distinct.known == set()
 
 
 @pytest.mark.parametrize(
     ("prove", "arguments", "options", "told"),
     [
-        (assert_deterministic, (IN_ORDER,), {"examples": 0}, "examples=0 must be an int of at least 1"),
-        (assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
-        (assert_deterministic, (ROW,), {}, "which is not a list of rows; give strategies.streams"),
-        (assert_deterministic, ([1],), {}, r"rows=\[1\] is not a strategy"),
-        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is an int; give"),
-        (assert_matches, (IN_ORDER, minutes), {}, "is not a function; give it before the rows"),
-        (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
-        (assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a non-empty list"),
-        (
-            assert_recovery_invisible,
-            (IN_ORDER,),
-            {"stores": ["disk"]},
-            "'disk' must be 'memory', 'rocksdb', 'lmdb', or a",
-        ),
-        (assert_rescale_invisible, (IN_ORDER,), {"parallelisms": [0]}, "parallelism=0"),
+        (testing.assert_deterministic, (IN_ORDER,), {"examples": 0}, "examples=0 must be an int of at least 1"),
+        (testing.assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
+        (testing.assert_deterministic, (ROW,), {}, "which is not a list of rows; give strategies.streams"),
+        (testing.assert_deterministic, ([1],), {}, r"rows=\[1\] is not a strategy"),
+        (testing.assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is an int; give"),
+        (testing.assert_matches, (IN_ORDER, minutes), {}, "is not a function; give it before the rows"),
+        (testing.assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
+        (testing.assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a non-empty"),
+        (testing.assert_recovery_invisible, (IN_ORDER,), {"stores": ["disk"]}, "'disk' must be 'memory', 'rocksdb', "),
+        (testing.assert_rescale_invisible, (IN_ORDER,), {"parallelisms": [0]}, "parallelism=0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(prove, arguments, options, told):
@@ -400,12 +384,12 @@ def test_what_makes_no_sense_is_refused(prove, arguments, options, told):
 def test_a_function_that_cannot_be_sent_is_tried_in_this_process_and_that_is_told():
     function = RunningTotal()
     vars(function)["lock"] = threading.Lock()
-    told = assert_deterministic(function, IN_ORDER, key=USER, examples=5)
+    told = testing.assert_deterministic(function, IN_ORDER, key=USER, examples=5)
     assert "in this process (not in another one, because it cannot be sent there: TypeError: cannot pickle" in told
 
 
 def test_rows_of_one_time_keep_their_order_where_that_is_given():
-    told = assert_deterministic(wrong.LastOfTime(), IN_ORDER, key=USER, same_order=True)
+    told = testing.assert_deterministic(wrong.LastOfTime(), IN_ORDER, key=USER, same_order=True)
     assert "other order" not in told
 
 
@@ -424,15 +408,19 @@ def test_a_function_that_needs_rows_in_their_order_has_it_from_the_watermark():
     options: dict[str, Any] = {"key": USER, "watermark": bounded_out_of_orderness(minutes=1), "seed": 1}
     rows = strategies.streams(strategies.rows("user string", user=st.sampled_from("ab")), gap=60_000)
     with pytest.raises(Falsified, match="order='watermark' runs them by time"):
-        assert_deterministic(Gaps(), rows, examples=50, **options)
-    for prove in (assert_deterministic, assert_batch_split_invariant, assert_recovery_invisible):
+        testing.assert_deterministic(Gaps(), rows, examples=50, **options)
+    for prove in (
+        testing.assert_deterministic,
+        testing.assert_batch_split_invariant,
+        testing.assert_recovery_invisible,
+    ):
         assert "Gaps: " in prove(Gaps(), rows, order="watermark", examples=20, **options)
 
 
 def test_rows_that_wait_for_the_watermark_do_not_depend_on_batches():
     rows = strategies.streams(strategies.rows("user string, amount bigint"), gap=40_000, delay=15_000)
     watermark = bounded_out_of_orderness(seconds=15)
-    told = assert_batch_split_invariant(
+    told = testing.assert_batch_split_invariant(
         RunningTotal(), rows, key="user", watermark=watermark, order="watermark", examples=100, seed=1
     )
     assert "do not depend on where the input is cut into batches" in told
@@ -441,19 +429,19 @@ def test_rows_that_wait_for_the_watermark_do_not_depend_on_batches():
 @pytest.mark.parametrize(
     ("prove", "function", "stream", "options", "told"),
     [
-        (assert_deterministic, RunningTotal, st.just([]), {}, "none had more than one row"),
+        (testing.assert_deterministic, RunningTotal, st.just([]), {}, "none had more than one row"),
         (
-            assert_recovery_invisible,
+            testing.assert_recovery_invisible,
             RunningTotal,
             strategies.streams(strategies.rows("user string, amount bigint", user=st.uuids().map(str))),
             {},
             "a key came twice in 0 examples: give its columns few values",
         ),
-        (assert_recovery_invisible, RunningTotal, ONE_ROW, {}, "more than one row"),
-        (assert_rescale_invisible, RunningTotal, IN_ORDER, {"examples": 1}, "nothing restarted after a row"),
-        (assert_state_bounded, Stateless, IN_ORDER, {"silence": 1}, "no key had state or a timer"),
-        (assert_batch_split_invariant, Silent, IN_ORDER, {}, "no outputs, states and timers to compare"),
-        (assert_deterministic, Never, IN_ORDER, {}, "no timer fired"),
+        (testing.assert_recovery_invisible, RunningTotal, ONE_ROW, {}, "more than one row"),
+        (testing.assert_rescale_invisible, RunningTotal, IN_ORDER, {"examples": 1}, "nothing restarted after a row"),
+        (testing.assert_state_bounded, Stateless, IN_ORDER, {"silence": 1}, "no key had state or a timer"),
+        (testing.assert_batch_split_invariant, Silent, IN_ORDER, {}, "no outputs, states and timers to compare"),
+        (testing.assert_deterministic, Never, IN_ORDER, {}, "no timer fired"),
     ],
 )
 def test_a_property_that_passes_without_what_it_promises_warns(prove, function, stream, options, told):
@@ -463,7 +451,7 @@ def test_a_property_that_passes_without_what_it_promises_warns(prove, function, 
 
 def test_examples_that_are_alike_count_once():
     with pytest.warns(UserWarning, match="of 1 different example "):
-        told = assert_batch_split_invariant(RunningTotal(), ONE_ROW, key=USER)
+        told = testing.assert_batch_split_invariant(RunningTotal(), ONE_ROW, key=USER)
     assert ", in 1 different example, 1 row, a key twice in 0, 0 timers fired, 0 late rows (" in told
 
 
@@ -478,7 +466,7 @@ def test_keys_of_a_class_come_twice_by_default_so_that_a_counter_of_the_class_is
 
     stream = strategies.streams(strategies.rows(Click))
     with pytest.raises(Falsified) as caught:
-        assert_recovery_invisible(Counter(), stream, key=USER, examples=100, seed=1)
+        testing.assert_recovery_invisible(Counter(), stream, key=USER, examples=100, seed=1)
     assert [tuple(row) for row in caught.value.rows] == [(Click("a", 0), 0)] * 2
 
 
@@ -486,7 +474,7 @@ def test_keys_of_a_class_come_twice_by_default_so_that_a_counter_of_the_class_is
 def test_the_smallest_example_is_smallest_in_its_values():
     for seed in range(3):
         with pytest.raises(Falsified) as caught:
-            assert_matches(wrong.Silences(), silences, IN_ORDER, key=USER, examples=500, seed=seed)
+            testing.assert_matches(wrong.Silences(), silences, IN_ORDER, key=USER, examples=500, seed=seed)
         assert [row.value for row in caught.value.rows] == [{"user": "ann", "amount": 0}] * 2
         assert [row.timestamp for row in caught.value.rows] == [0, 1]
 
@@ -494,7 +482,7 @@ def test_the_smallest_example_is_smallest_in_its_values():
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KEYED_FAULT_SEEDS", "1"))))
 def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(seed):
     with pytest.raises(Falsified) as caught:
-        assert_matches(wrong.SessionsTouch(), sessions_of_a_minute, IN_ORDER, key=USER, examples=500, seed=seed)
+        testing.assert_matches(wrong.SessionsTouch(), sessions_of_a_minute, IN_ORDER, key=USER, examples=500, seed=seed)
     assert [tuple(row) for row in caught.value.rows] == [
         ({"user": "ann", "amount": 0}, 0),
         ({"user": "ann", "amount": 0}, 60_000),
@@ -503,4 +491,4 @@ def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(see
 
 def test_a_misspelt_option_is_refused():
     with pytest.raises(TypeError, match="'exmples' is not an option"):
-        cast("Any", assert_deterministic)(RunningTotal(), IN_ORDER, key=USER, exmples=3)
+        cast("Any", testing.assert_deterministic)(RunningTotal(), IN_ORDER, key=USER, exmples=3)

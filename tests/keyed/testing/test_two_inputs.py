@@ -12,21 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
 import keyed
-from keyed.testing import (
-    Falsified,
-    KeyedStateMachine,
-    KeyedTestHarness,
-    Record,
-    SecondRecord,
-    assert_batch_split_invariant,
-    assert_deterministic,
-    assert_matches,
-    assert_recovery_invisible,
-    assert_rescale_invisible,
-    assert_runtimes_agree,
-    assert_state_bounded,
-    strategies,
-)
+from keyed import testing
+from keyed.testing import Falsified, KeyedStateMachine, KeyedTestHarness, Record, SecondRecord, strategies
 from tests.support.simulator.simulation import SimulationFailed, simulate
 
 DELAY = keyed.bounded_out_of_orderness(2_000)
@@ -100,13 +87,13 @@ def purchases(rows: list[Record]):
 def test_each_property_passes_what_is_right():
     function, options = Purchases(), KEYS | {"watermark": DELAY, "examples": 40}
     told = [
-        assert_batch_split_invariant(function, BOTH, **options),
-        assert_recovery_invisible(function, BOTH, **options),
-        assert_rescale_invisible(function, BOTH, **options),
-        assert_deterministic(function, BOTH, **options),
-        assert_matches(function, purchases, BOTH, **options),
-        assert_state_bounded(function, BOTH, silence=3_001, **options),
-        assert_runtimes_agree(function, BOTH, timestamp="time", **options),
+        testing.assert_batch_split_invariant(function, BOTH, **options),
+        testing.assert_recovery_invisible(function, BOTH, **options),
+        testing.assert_rescale_invisible(function, BOTH, **options),
+        testing.assert_deterministic(function, BOTH, **options),
+        testing.assert_matches(function, purchases, BOTH, **options),
+        testing.assert_state_bounded(function, BOTH, silence=3_001, **options),
+        testing.assert_runtimes_agree(function, BOTH, timestamp="time", **options),
     ]
     assert all(sentence.startswith("Purchases: ") for sentence in told)
 
@@ -114,15 +101,15 @@ def test_each_property_passes_what_is_right():
 @pytest.mark.parametrize(
     ("function", "prove", "more"),
     [
-        pytest.param(OnSelf, assert_recovery_invisible, (), marks=pytest.mark.slow),
-        pytest.param(OnSelf, assert_rescale_invisible, (), marks=pytest.mark.long),
-        pytest.param(OnSelf, assert_matches, (purchases,), marks=pytest.mark.long),
-        (Waits, assert_state_bounded, ()),
-        pytest.param(Waits, assert_batch_split_invariant, (), marks=pytest.mark.slow),
+        pytest.param(OnSelf, testing.assert_recovery_invisible, (), marks=pytest.mark.slow),
+        pytest.param(OnSelf, testing.assert_rescale_invisible, (), marks=pytest.mark.long),
+        pytest.param(OnSelf, testing.assert_matches, (purchases,), marks=pytest.mark.long),
+        (Waits, testing.assert_state_bounded, ()),
+        pytest.param(Waits, testing.assert_batch_split_invariant, (), marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_is_found_and_the_printed_test_shows_it(function, prove, more):
-    options = {"silence": 60_000} if prove is assert_state_bounded else {}
+    options = {"silence": 60_000} if prove is testing.assert_state_bounded else {}
     with pytest.raises(Falsified) as caught:
         prove(function(), *more, BOTH, seed=1, examples=300, watermark=DELAY, **KEYS, **options)
     assert len(caught.value.rows) <= 5
@@ -245,10 +232,10 @@ RULED = strategies.two_streams(
 def test_rows_of_the_second_stream_are_broadcast():
     options: Any = {"key": "user", "broadcast": [RULES], "examples": 40}
     told = [
-        assert_recovery_invisible(Rules(), RULED, **options),
-        assert_rescale_invisible(Rules(), RULED, **options),
+        testing.assert_recovery_invisible(Rules(), RULED, **options),
+        testing.assert_rescale_invisible(Rules(), RULED, **options),
         # Which page a count is compared with depends on the order of the rows.
-        assert_deterministic(Rules(), RULED, same_order=True, **options),
+        testing.assert_deterministic(Rules(), RULED, same_order=True, **options),
     ]
     assert all(sentence.startswith("Rules: ") for sentence in told)
 
@@ -263,7 +250,7 @@ class ToldRules(Rules):
 
 def test_runtimes_agree_on_broadcast_elements():
     options: Any = {"key": "user", "broadcast": [RULES], "timestamp": "time", "output": "user string, page string"}
-    assert "the harness and the local runtime" in assert_runtimes_agree(ToldRules(), RULED, **options)
+    assert "the harness and the local runtime" in testing.assert_runtimes_agree(ToldRules(), RULED, **options)
 
 
 class RuledMachine(KeyedStateMachine):
@@ -289,7 +276,7 @@ TestRuledMachine.settings = settings(max_examples=5, stateful_step_count=15)
 def test_rules_beside_the_engine_are_found_and_broadcast_is_simulated():
     options: Any = {"key": "user", "broadcast": [RULES]}
     with pytest.raises(Falsified, match="process_broadcast_element") as caught:
-        assert_recovery_invisible(RulesOnSelf(), RULED, seed=1, examples=300, **options)
+        testing.assert_recovery_invisible(RulesOnSelf(), RULED, seed=1, examples=300, **options)
     assert len(caught.value.rows) <= 5
     rows = [
         kind(value, n * 10)
