@@ -80,7 +80,7 @@ class SqlSource:
 
 #: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.
 CHANGE = "#change"
-#: The column of a stream's time when a row came: the highest time of the rows of its input up to it.
+#: The column of the time of the streams when a row came: the highest time of the rows of all inputs up to it.
 STREAM = "#stream"
 #: The column of a row's number among those of all inputs, in scripts that need it: the order of rows that came at one
 #: time of the stream. What an operator emits at a time of its own comes after all of them.
