@@ -19,7 +19,7 @@ from uuid import UUID
 
 import attrs
 
-from keyed.base.arguments import Duration, milliseconds_of
+from keyed.base.arguments import Duration, instant_of, milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.schemas import OF_PYTHON, parse_ddl, schema_of, split_top_level
 from keyed.errors import DefinitionError
@@ -31,7 +31,6 @@ with extra("testing", "keyed.testing.strategies"):
     from hypothesis import strategies as st
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}
 #: A second, minute, hour and day.
 _ROUND_TIMES = (1_000, 60_000, 3_600_000, 86_400_000)
@@ -310,7 +309,7 @@ def _column(row: Any, name: str) -> Any:
 def _stamp(row: Any, column: str, time: int) -> Any:
     """Return a row with its timestamp in a column."""
     old = _column(row, column)
-    new = _EPOCH + dt.timedelta(milliseconds=time) if isinstance(old, dt.datetime) else time
+    new = instant_of(time) if isinstance(old, dt.datetime) else time
     if isinstance(row, dict):
         return row | {column: new}
     return (attrs.evolve if attrs.has(type(row)) else dataclasses.replace)(row, **{column: new})

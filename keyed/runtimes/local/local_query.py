@@ -8,6 +8,7 @@ same id, so each row occurs once. State, source position and batch id are commit
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,8 @@ Outputs = dict[tuple[str, str | None], Emitted | EmittedTables]
 
 #: Seconds for which a batch waits for further rows if it makes a file.
 _FILE_SECONDS = 1.0
+#: Seconds after which the source of a query that stops is closed again.
+_CLOSE_SECONDS = 0.5
 #: Options of the Spark runtime, with the remedy in this runtime.
 _NOT_HERE = {
     "trigger": "is for Spark; the local runtime runs a batch as soon as its source has rows for it: leave it out",
@@ -209,7 +212,18 @@ class LocalQuery(Shown):
         self._stopping.set()
         self._close_source()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._join(None)
+
+    def _join(self, timeout: float | None) -> None:
+        """Wait for the end of the thread. While the query stops, its source is closed again.
+
+        The thread may begin the iteration just after the source was closed, which then does not end it.
+        """
+        thread, end = self._thread, math.inf if timeout is None else time.monotonic() + timeout
+        while thread is not None and thread.is_alive() and (left := end - time.monotonic()) > 0:
+            thread.join(min(left, _CLOSE_SECONDS))
+            if self._stopping.is_set():
+                self._close_source()
 
     def _close_source(self) -> None:
         for data in [source.data for source in self._last.sources]:
@@ -227,7 +241,7 @@ class LocalQuery(Shown):
             self._waiting.add(waiting)
             try:
                 with handled_signals(self._on_signal):
-                    self._thread.join(timeout)
+                    self._join(timeout)
             finally:
                 self._waiting.discard(waiting)
             if self._signal is not None:
@@ -460,7 +474,8 @@ class LocalQuery(Shown):
         """Return the rows of the sources for the next batch, ``None`` at their end."""
         self._is_reading = True
         try:
-            return next(source, None)
+            # A signal may have come before a signal could end the wait.
+            return None if self._stopping.is_set() else next(source, None)
         except _Interrupted:
             return None
         finally:

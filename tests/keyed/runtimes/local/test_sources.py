@@ -381,6 +381,32 @@ def test_a_waiting_source_stops_at_once():
     assert sink.values == [("a", 1, 1)]
 
 
+class Late(Numbers):
+    """A source that was closed before its iteration begins, as `KafkaSource` may be: it does not know that it was."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.began, self.closed_before, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def __iter__(self):
+        self.began.set()
+        self.closed_before.wait(30)
+        self.closed.clear()
+        self.closed.wait(300)
+        yield from ()
+
+    def close(self):
+        self.closed.set()
+        self.closed_before.set()
+
+
+def test_a_query_stops_whose_source_was_closed_before_it_began():
+    query = counts(late := Late()).start(keyed.collect_sink())
+    assert late.began.wait(30)
+    threading.Thread(target=query.stop, daemon=True).start()
+    assert query.await_termination(30)
+
+
 @pytest.mark.parametrize(
     "make",
     [
