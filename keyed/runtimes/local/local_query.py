@@ -60,7 +60,7 @@ from keyed.runtimes.local.local_position import (
     encode_position,
 )
 from keyed.runtimes.local.local_rows import Limit, SourceRows, output_after_steps, packed
-from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
+from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended, read_alone
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.run_reports import ProgressLines, UsageWarnings, terminal_of
@@ -301,10 +301,11 @@ class LocalQuery(Shown):
     def _run(self) -> RunResult:
         for source in self._last.sources:
             check_not_ended(source)
-        commits: BufferedCommits = MemoryCommitStore()
-        if self._checkpoint is not None:
-            commits = CommitStore(self._checkpoint, group_access=self._group_access)
         with ExitStack() as stack:
+            stack.enter_context(read_alone(self._last.sources))
+            commits: BufferedCommits = MemoryCommitStore()
+            if self._checkpoint is not None:
+                commits = CommitStore(self._checkpoint, group_access=self._group_access)
             stack.callback(commits.close)
             run = _Run(commits, stack.enter_context(Collector()))
             if self._local_dir is not None:
@@ -332,7 +333,7 @@ class LocalQuery(Shown):
             stack.callback(self._close_writers)
             self._claim(run)
             stack.callback(self._close_source)
-            return self._run_batches(run)
+            return self._run_batches(run, stack)
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():
@@ -384,11 +385,11 @@ class LocalQuery(Shown):
         if self._recorder is not None:
             self._recorder.claim(owner)
 
-    def _run_batches(self, run: _Run) -> RunResult:
+    def _run_batches(self, run: _Run, stack: ExitStack) -> RunResult:
         position, operators = run.position, run.operators
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
         again = self._begun(run)
-        source = arrivals(
+        read = arrivals(
             self._last,
             position,
             self._rows_per_batch,
@@ -398,6 +399,7 @@ class LocalQuery(Shown):
             more=_FILE_SECONDS if self._makes_files else 0.0,
             first=None if again is None else again.rows,
         )
+        source = stack.enter_context(closing(read))
         before = position.batches
         while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
             if arrived.waits:

@@ -16,7 +16,8 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -136,10 +137,10 @@ def arrivals(
     now: Callable[[], int],
     more: float,
     first: int | None = None,
-) -> Iterator[Arrivals]:
+) -> Generator[Arrivals]:
     """Yield the rows of all sources of a query, batch by batch, from each as many as from a single source.
 
-    Each source is read once, for all operators that use it.
+    Each source is read once, for all operators that use it. Closing it ends the iterations of the sources.
 
     Args:
         last: The last stage.
@@ -168,7 +169,7 @@ def arrivals(
     readers = [last.readers_of(source) for source in sources]
     # Global tables have no end: they are polled while another source has rows.
     endless = [isinstance(source.data, GlobalTable) for source in sources]
-    reading: list[Iterator[list[SourceRows]]] = []
+    reading: list[Generator[list[SourceRows]]] = []
     for source, by, place in zip(sources, readers, places, strict=True):
         alone = [stage.reading(number) for stage, number in by]
         source_reader = SourceReader(alone, place, size, keeps, limit_of(source), first)
@@ -176,36 +177,43 @@ def arrivals(
     alignment = Alignment(sources, now)
     waiting: list[Any] = [each.data for each in sources if callable(getattr(each.data, "set_waits", None))]
     silent_since = time.monotonic()
-    while True:
-        # A silent source delays the rows of the others by no more than a fraction of the time between them.
-        silent = (time.monotonic() - silent_since) * _SHARE_OF_SILENCE if len(sources) > 1 else math.inf
-        for each in waiting:
-            each.set_waits(max(_LEAST_WAIT, silent), more)
-        parts: list[list[SourceRows] | None] = []
-        for number, reader in enumerate(reading):
-            if alignment.holds(number) and not endless[number]:
-                parts.append([SourceRows(waits=True, held=True) for _ in readers[number]])
-                continue
-            next_rows = None if endless[number] else next(reader, None)
-            alignment.took(number, None if next_rows is None else next_rows[0].highest, ended=next_rows is None)
-            parts.append(next_rows)
-        if all(each is None for each in parts):
-            return
-        parts = [next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, parts, strict=True)]
-        arrived = Arrivals(read=[0 if each is None else each[0].read for each in parts])
-        arrived.waits = all(each is None or each[0].waits for each in parts)
-        if not arrived.waits:
-            silent_since = time.monotonic()
-        for names, each in zip(readers, parts, strict=True):
-            for (stage, number), rows in zip(names, each or (), strict=each is not None):
-                arrived.rows[stage.name, number] = rows
-        # The caller counts the rows of the first source when it commits them.
-        for place, read in zip(position.beside, arrived.read[1:], strict=True):
-            place.rows += read
-        yield arrived
+    try:
+        while True:
+            # A silent source delays the rows of the others by no more than a fraction of the time between them.
+            silent = (time.monotonic() - silent_since) * _SHARE_OF_SILENCE if len(sources) > 1 else math.inf
+            for each in waiting:
+                each.set_waits(max(_LEAST_WAIT, silent), more)
+            parts: list[list[SourceRows] | None] = []
+            for number, reader in enumerate(reading):
+                if alignment.holds(number) and not endless[number]:
+                    parts.append([SourceRows(waits=True, held=True) for _ in readers[number]])
+                    continue
+                next_rows = None if endless[number] else next(reader, None)
+                alignment.took(number, None if next_rows is None else next_rows[0].highest, ended=next_rows is None)
+                parts.append(next_rows)
+            if all(each is None for each in parts):
+                return
+            parts = [
+                next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, parts, strict=True)
+            ]
+            arrived = Arrivals(read=[0 if each is None else each[0].read for each in parts])
+            arrived.waits = all(each is None or each[0].waits for each in parts)
+            if not arrived.waits:
+                silent_since = time.monotonic()
+            for names, each in zip(readers, parts, strict=True):
+                for (stage, number), rows in zip(names, each or (), strict=each is not None):
+                    arrived.rows[stage.name, number] = rows
+            # The caller counts the rows of the first source when it commits them.
+            for place, read in zip(position.beside, arrived.read[1:], strict=True):
+                place.rows += read
+            yield arrived
+    finally:
+        # An error that is kept would keep them open, with their connections.
+        for reader in reading:
+            reader.close()
 
 
-def _named(reader: SourceReader, number: int) -> Iterator[list[SourceRows]]:
+def _named(reader: SourceReader, number: int) -> Generator[list[SourceRows]]:
     """Yield the batches of a source, whose errors name it, by its number if there are several."""
     place, kind = reader.position, type(reader.readers[0].source.data).__name__
     name = f"source {number} ({kind})" if number else f"the source ({kind})"
@@ -221,13 +229,41 @@ def _named(reader: SourceReader, number: int) -> Iterator[list[SourceRows]]:
         raise QueryFailed(f"{name} failed after {place.rows} rows: {type(error).__name__}: {error}") from error
 
 
+def _read_once(sources: Sequence[Source]) -> list[Any]:
+    """Return the iterators and the sources with positions, whose elements reach one reader."""
+    return [source.data for source in sources if isinstance(source.data, Iterator | SeekableSource)]
+
+
+#: The query that reads each of those sources, by the source's identity.
+_readers: dict[int, object] = {}
+
+
+@contextmanager
+def read_alone(sources: Sequence[Source]) -> Iterator[None]:
+    """Keep other queries of this process from reading the same iterators, and sources with positions.
+
+    Raises:
+        DefinitionError: Another query is reading one.
+    """
+    query = object()
+    with ExitStack() as stack:
+        for data in _read_once(sources):
+            if _readers.setdefault(id(data), query) is not query:
+                raise DefinitionError(
+                    f"another query of this program is reading this {type(data).__name__}, and each element would "
+                    "reach only one of the queries; create one for each query"
+                )
+            stack.callback(_readers.pop, id(data), None)
+        yield
+
+
 def _check_own(sources: Sequence[Source]) -> None:
     """Refuse sources that can be read only once and are used by two streams.
 
     Raises:
         DefinitionError: Two streams use one iterator, or one source with positions.
     """
-    own = [source.data for source in sources if isinstance(source.data, Iterator | SeekableSource)]
+    own = _read_once(sources)
     for number, data in enumerate(own):
         if any(data is other for other in own[:number]):
             raise DefinitionError(

@@ -23,7 +23,7 @@ from keyed import DirectoryChangelog, KeyedProcessFunction
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.local_position import ROWS, Tracker
 from keyed.testing import KeyedTestHarness
-from tests.support.jobs import Number, PassTuple
+from tests.support.jobs import Number, PassTuple, Sides
 
 
 def counts(source, output: Any = "k string, v bigint, n bigint", **options):
@@ -405,6 +405,58 @@ def test_a_query_stops_whose_source_was_closed_before_it_began():
     assert late.began.wait(30)
     threading.Thread(target=query.stop, daemon=True).start()
     assert query.await_termination(30)
+
+
+@pytest.mark.parametrize("make", [lambda: iter(rows(1)), lambda: Numbers(1)], ids=["iterator", "positions"])
+def test_a_source_that_another_query_is_reading_is_refused_before_anything_is_written(tmp_path, make):
+    """Each element would reach only one of the two queries."""
+    source, begun, allowed = make(), threading.Event(), threading.Event()
+
+    def write(_rows, _batch):
+        begun.set()
+        assert allowed.wait(30)
+
+    first = counts(source).start(write)
+    assert begun.wait(30)
+    try:
+        with pytest.raises(DefinitionError, match=r"another query of this program is reading this .*one for each"):
+            counts(source).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    finally:
+        allowed.set()
+    assert first.await_termination(30)
+    assert [*tmp_path.iterdir()] == []
+
+
+class Connected(Numbers):
+    """A source that notes whether its iteration has ended."""
+
+    is_connected = False
+
+    def __iter__(self):
+        self.is_connected = True
+        try:
+            yield from super().__iter__()
+        finally:
+            self.is_connected = False
+
+
+def test_a_failed_query_ends_the_iterations_of_its_sources_although_its_error_is_kept():
+    def write(_rows, _batch):
+        raise ValueError("no")
+
+    def broken():
+        yield from rows(1)
+        raise ValueError("the other source")
+
+    alone, beside = Connected(100), Connected(100)
+    query = counts(alone).start(write, rows_per_batch=1)
+    with pytest.raises(keyed.errors.QueryFailed, match="cannot take batch 0"):
+        query.await_termination(30)
+    first, second = (keyed.stream(each).key_by("k") for each in (beside, broken()))
+    with pytest.raises(keyed.errors.QueryFailed, match="the other source") as failed:
+        first.connect(second).process(Sides()).run(rows_per_batch=1)
+    assert (alone.is_connected, beside.is_connected) == (False, False)
+    assert failed.value.__traceback__ is not None
 
 
 @pytest.mark.parametrize(
