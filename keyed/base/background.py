@@ -196,18 +196,21 @@ class Background:
         if thread is None or thread is threading.current_thread():
             return
         thread.join(timeout)
-        if not thread.is_alive():
-            self._thread = None
-            _running.pop(id(self), None)
+        with self._lock:
+            # Another thread may have started the next one.
+            if self._thread is thread and not thread.is_alive():
+                self._thread = None
+                _running.pop(id(self), None)
 
     def close(self, timeout: float | None = None) -> None:
         """End for good. Closing again does nothing."""
-        self.stop(timeout)
         if self.is_inherited:
             return
+        # First, so that no other thread starts it again.
         with self._lock:
             if self._status is not Status.FAILED:
                 self._status = Status.CLOSED
+        self.stop(timeout)
 
     def succeeded(self, since: float) -> None:
         """Record the success of a call that began at a time of `time.monotonic`, in the thread or outside of it."""

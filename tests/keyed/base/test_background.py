@@ -12,6 +12,7 @@ import threading
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,38 @@ def test_the_status_is_starting_until_a_call_succeeds():
     assert (work.status, work.is_running) == (Status.CLOSED, False)
     with pytest.raises(StateAccessError, match="the work is closed"):
         work.start()
+
+
+def test_a_thread_that_is_started_while_the_one_before_is_joined_is_not_lost(monkeypatch):
+    work = Background("the work", lambda: 60.0)
+    work.start()
+    first: Any = work._thread
+    join = first.join
+
+    def join_and_start(timeout):
+        join(timeout)
+        work.start()
+
+    monkeypatch.setattr(first, "join", join_and_start)
+    work.stop()
+    second: Any = work._thread
+    assert work.is_running
+    work.close()
+    assert not second.is_alive()
+
+
+def test_work_that_is_being_closed_does_not_start(monkeypatch):
+    work, stop, refused = Background("the work", lambda: 60.0), Background.stop, []
+
+    def stop_and_start(self, timeout=None):
+        stop(self, timeout)
+        with pytest.raises(StateAccessError, match="the work is closed"):
+            work.start()
+        refused.append(work.status)
+
+    monkeypatch.setattr(Background, "stop", stop_and_start)
+    work.close()
+    assert (refused, work.is_running) == ([Status.CLOSED], False)
 
 
 def test_work_without_more_to_do_is_closed():
