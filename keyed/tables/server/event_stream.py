@@ -74,6 +74,9 @@ class Watch:
     async def end(self) -> None:
         """End all streams."""
         self.is_over = True
+        await self._notify()
+
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -87,29 +90,28 @@ class Watch:
         if self.is_over or self._tables.status in _ENDED or self._tables.batch != batch:
             return
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._wait())
+            self._task = asyncio.create_task(self._wait(batch))
         async with self._changed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SILENCE):
                     await self._changed.wait()
 
-    async def _wait(self) -> None:
-        batch: int | None = None
+    async def _wait(self, batch: int) -> None:
         while self.streams and self._tables.status not in _ENDED:
             try:
-                batch = self._tables.batch if batch is None else batch
                 with suppress(TimeoutError):
                     await asyncio.to_thread(self._tables.wait_for, batch + 1, _LOOK_AGAIN)
                 # The batches of a job that was restored from a past batch continue after that one.
-                is_new, batch = self._tables.batch != batch, self._tables.batch
+                newest = self._tables.batch
+                is_new, batch = newest != batch, newest
             except Exception as error:  # noqa: BLE001 - if following ended with it, each stream meets it
                 _log.debug("waiting for a batch: %s", error)
                 is_new = False
                 if self._tables.status not in _ENDED:
                     await asyncio.sleep(_LOOK_AGAIN)
-            if is_new or self._tables.status in _ENDED:
-                async with self._changed:
-                    self._changed.notify_all()
+            if is_new:
+                await self._notify()
+        await self._notify()
 
 
 class _ReadyEvents:

@@ -18,6 +18,7 @@ from http.client import HTTPResponse
 from textwrap import dedent
 from typing import Any
 
+import attrs
 import httpx
 import psutil
 import pytest
@@ -25,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed.base.background import Status
 from keyed.metrics import Prometheus
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import JobMetrics
@@ -200,6 +202,36 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
         return watch.streams, [repr(each) for each in left_over]
 
     assert asyncio.run(rounds()) == (0, [])
+
+
+@attrs.define
+class Looks:
+    """Tables whose batch and status are the next ones at each look, and then stay."""
+
+    batches: list[int]
+    statuses: list[Status]
+
+    def wait_for(self, batch, seconds):
+        raise TimeoutError
+
+    def __getattr__(self, name):
+        looks: Any = self.batches if name == "batch" else self.statuses
+        return looks.pop(0) if len(looks) > 1 else looks[0]
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+@pytest.mark.parametrize(("batch", "status"), [(6, Status.FOLLOWING), (5, Status.FAILED)])
+def test_a_batch_or_an_end_between_two_looks_wakes_the_streams(monkeypatch, batch, status, looks):
+    monkeypatch.setattr(event_stream, "_SILENCE", 300.0)
+    tables: Any = Looks([5] * looks + [batch], [Status.FOLLOWING] * looks + [status])
+
+    async def wait() -> None:
+        watch = Watch(tables, 1, 1)
+        watch.slots.used[0] = 1
+        await asyncio.wait_for(watch.next_batch(5), 30)
+        watch.slots.release(0)
+
+    asyncio.run(wait())
 
 
 def test_where_all_connections_are_answered_a_further_one_is_a_503(job):
