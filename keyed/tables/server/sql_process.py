@@ -160,7 +160,8 @@ class WorkerProcesses:
         is_ready = False
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                is_ready = bool(await worker.line()) and not worker.has_ended()
+                # One that has started while the server stops is not among those that `close` has ended.
+                is_ready = bool(await worker.line()) and not worker.has_ended() and not self._is_closed
         except TimeoutError:
             pass
         finally:

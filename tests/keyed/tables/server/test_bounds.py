@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import signal
@@ -24,7 +25,10 @@ import pytest
 
 import keyed
 from keyed.cli.main import main
+from keyed.tables.push_worker import PushRequest
 from keyed.tables.server import Access, serving
+from keyed.tables.server.access import Refused
+from keyed.tables.server.sql_process import WorkerProcesses
 from tests.support.data_files import read_data
 from tests.support.limits import patient
 from tests.support.states import Upserts
@@ -72,6 +76,24 @@ def tables(tmp_path_factory):
             harness.process(("ann", number * 30))
             tables.poll()
         yield tables
+
+
+def test_a_query_whose_process_starts_while_the_server_stops_is_refused():
+    async def ask() -> None:
+        processes: Any = WorkerProcesses("keyed.tables.push_worker", limits=patient(), tokens=1)
+        start, workers = processes._start, processes._workers
+
+        async def start_late() -> Any:
+            process = await start()
+            await processes.close()
+            return process
+
+        processes._start = start_late
+        with pytest.raises(Refused, match="the server is stopping"):
+            await processes.answer(PushRequest("select 1", None, {}, 1_000))
+        assert not workers
+
+    asyncio.run(ask())
 
 
 @contextmanager
