@@ -224,6 +224,7 @@ class Follower:
             ) from error
         with closing_on_error(store):
             _check_groups(store, groups)
+            self._is_written = changelog.header() is not None
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self.is_gone = False
@@ -234,7 +235,6 @@ class Follower:
         self._log = _Log(changelog, groups)
         #: Separate readers for `lag`, which does not wait until commits are applied.
         self._lagging, self._lag_lock = _Log(changelog, groups), threading.Lock()
-        self._is_written = changelog.header() is not None
         self._reason = ""
         if store.damage:
             self._report_rebuild(store.damage)

@@ -33,6 +33,7 @@ from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.tables.entries import StoredEntries
 from keyed.tables.follower import PinnedStore
+from keyed.tables.state_tables import keep_tables
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from tests.support.tables import followed, poll_tables, write_tables
@@ -464,6 +465,17 @@ def test_start_raises_what_the_first_look_fails_with_and_leaves_nothing_open(log
     for _ in range(2):
         with pytest.raises(errors.CorruptionError):
             open_tables(log, tmp_path / "tables").start()
+
+
+def test_tables_that_cannot_be_opened_leave_their_folder_although_the_error_is_kept(log, tmp_path):
+    header = tmp_path / "log/header"
+    content = header.read_bytes()
+    header.write_bytes(b"")
+    with pytest.raises(errors.CorruptionError) as failed:
+        keep_tables(tmp_path / "tables", {"Count": log}, {"Count": Count()})
+    header.write_bytes(content)
+    keep_tables(tmp_path / "tables", {"Count": log}, {"Count": Count()}).close()
+    assert failed.value.__traceback__ is not None
 
 
 def test_a_store_may_be_held_and_given_back_while_it_is_refreshed(log, tmp_path):
