@@ -226,6 +226,8 @@ class Replication(Following, Closeable):
         return _LOOK_AGAIN
 
     def _is_transient(self, error: Exception) -> bool:
+        if self._feed.following.status is Status.FAILED:
+            return False
         return any(self._writer.is_transient(each) for each in (error, error.__cause__) if each is not None)
 
     def _translate(self, error: Exception) -> SinkError:

@@ -21,8 +21,9 @@ from confluent_kafka import Producer
 import keyed
 from keyed import windows as w
 from keyed.base.background import Status
-from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
+from keyed.errors import ChangelogDiverged, DefinitionError, GroupUnavailable, SinkError, StateAccessError
 from keyed.tables import open_tables, replication
+from keyed.tables.follower import Follower
 from keyed.testing.sink_conformance import CopyConformance
 from keyed.topics import Avro, Json, UpsertTopic
 from tests.keyed.changelog.kafka import topics
@@ -468,6 +469,17 @@ def test_it_ends_once_and_leaves_nothing(kafka, tmp_path):
     with pytest.raises(StateAccessError):
         left.check()
     left.close()
+
+
+def test_it_ends_with_tables_whose_following_has_ended(kafka, tmp_path, monkeypatch):
+    def fail(_):
+        raise ChangelogDiverged("another history")
+
+    with Job("states", tmp_path, 1).tables() as tables, tables["number"].replicate(new_topic(kafka)) as copy:
+        copy.wait_for(0, 300)
+        monkeypatch.setattr(Follower, "poll", fail)
+        with pytest.raises(ChangelogDiverged):
+            copy.wait_for(9, 30)
 
 
 def test_a_batch_without_changes_moves_the_stored_position(kafka, tmp_path):
