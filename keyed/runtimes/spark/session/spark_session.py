@@ -363,12 +363,12 @@ def settings(session: SparkSession, config: Mapping[str, str]) -> Iterator[None]
     finally:
         with _changed:
             held.remove(mine)
+            _changed.notify_all()
             for name, value in config.items():
                 others = [values[name] for _, values in held if name in values]
                 after = others[-1] if others else originals.pop(name)
                 if after != value:
                     session.conf.set(name, after)
-            _changed.notify_all()
 
 
 def _differ(mine: _Holder, other: _Holder) -> bool:

@@ -2,16 +2,50 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from keyed.runtimes.spark.session import spark_session
 from keyed.runtimes.spark.session.spark_session import settings
+from tests.support.waiting import until
 
 NAME = "spark.sql.shuffle.partitions"
 
-pytestmark = pytest.mark.spark
+
+class Session:
+    """A session whose changes of settings fail once, as if its JVM had ended."""
+
+    def __init__(self):
+        self.conf, self.values, self.errors = self, {NAME: "1"}, []
+
+    def get(self, name):
+        return self.values[name]
+
+    def set(self, name, value):
+        if self.errors:
+            raise self.errors.pop()
+        self.values[name] = value
 
 
+def test_a_thread_waits_no_longer_for_the_settings_of_another_one_that_cannot_restore_them():
+    session: Any = Session()
+    changed: Any = spark_session._changed
+    is_over = threading.Event()
+
+    def wait():
+        with settings(session, {NAME: "3"}):
+            is_over.set()
+
+    with suppress(ConnectionRefusedError), settings(session, {NAME: "2"}):
+        threading.Thread(target=wait, daemon=True).start()
+        until(lambda: changed._waiters, seconds=30)
+        session.errors.append(ConnectionRefusedError())
+    assert is_over.wait(30)
+
+
+@pytest.mark.spark
 def test_each_thread_has_the_value_that_it_has_set_and_the_users_is_back_in_the_end(spark):
     before = spark.conf.get(NAME)
     start = threading.Barrier(4)
