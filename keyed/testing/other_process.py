@@ -36,6 +36,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -189,7 +190,12 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
     # Texts of rows (keys and tags) with each other, and the most frequent ones with texts of the code.
     known = (frequent, [*frequent[:2], *sorted(constants - {*frequent})[:_TEXTS]])
     # Texts whose hashes collide stay in the order in which they were added.
-    sets = [list(each) for number in (2, 3) for some in known for each in permutations(some, number)]
+    return _best_hash_seed(tuple(each for number in (2, 3) for some in known for each in permutations(some, number)))
+
+
+@lru_cache
+def _best_hash_seed(sets: tuple[tuple[str, ...], ...]) -> int:
+    """Return a hash seed that orders most of these sets differently, the large ones before all."""
     here = [list(set(each)) for each in sets]
     program = "import json, sys; print(json.dumps([list(set(each)) for each in json.loads(sys.argv[1])]))"
     best = (-1, -1, 1)
