@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import attrs
@@ -263,5 +264,5 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
 
 def free_name(preferred: str, used: Collection[str], first: int = 1) -> str:
     """Return a name, with a number if it is taken, which begins at ``first``."""
-    names = (preferred, *(f"{preferred}_{count}" for count in range(first, 10_000)))
+    names = chain([preferred], (f"{preferred}_{number}" for number in count(first)))
     return next(each for each in names if each.lower() not in used)
