@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from keyed.base.arguments import MIN_TIMESTAMP
+from keyed.base.closing import closing_on_error
 from keyed.changelog.model import close_positions, export_interval, put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
@@ -71,26 +72,27 @@ class LocalOperator:
         self.groups = []
         changelog = stage.changelog
         is_read = keeps or changelog is not None or stage.store != "memory"
-        for index in range(self.spec.parallelism):
-            log = commits.group_log(stage.name, index) if is_read else UnreadLog()
-            where = f"operator {stage.name!r}, key group {index}"
-            if (meta := log.meta(where)) is not None:
-                check_group(meta, self.spec, index)
-            if changelog is not None and not index:
-                changelog.prepare(stage.name, self.spec.parallelism)
-                self._closing.callback(close_positions, changelog)
-            store: Any = MemoryStore()
-            if stage.store != "memory":
-                store = open_store(stage.store, folder / stage.name / str(index))
-            self._closing.callback(store.close)
-            writer = None
-            if changelog is not None:
-                writer = changelog.writer(index)
-                self._closing.callback(writer.close)
-                if meta is not None:
-                    check_changelog(writer, meta, where)
-            self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
-            self._closing.callback(self.groups[-1].close)
+        with closing_on_error(self._closing):
+            for index in range(self.spec.parallelism):
+                log = commits.group_log(stage.name, index) if is_read else UnreadLog()
+                where = f"operator {stage.name!r}, key group {index}"
+                if (meta := log.meta(where)) is not None:
+                    check_group(meta, self.spec, index)
+                if changelog is not None and not index:
+                    changelog.prepare(stage.name, self.spec.parallelism)
+                    self._closing.callback(close_positions, changelog)
+                store: Any = MemoryStore()
+                if stage.store != "memory":
+                    store = open_store(stage.store, folder / stage.name / str(index))
+                self._closing.callback(store.close)
+                writer = None
+                if changelog is not None:
+                    writer = changelog.writer(index)
+                    self._closing.callback(writer.close)
+                    if meta is not None:
+                        check_changelog(writer, meta, where)
+                self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
+                self._closing.callback(self.groups[-1].close)
         #: Number of batches whose positions are logged.
         self.logged = 0
         #: Number of batches after which the changelog was flushed.

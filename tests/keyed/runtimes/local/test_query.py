@@ -19,7 +19,7 @@ import pytest
 import keyed
 from keyed.rows import row
 from tests.keyed.runtimes.local import job
-from tests.support.jobs import collect
+from tests.support.jobs import Tally, collect
 
 BAD = keyed.OutputTag("bad", "k string, ts bigint, v bigint")
 ROOT = Path(__file__).parents[4]
@@ -181,6 +181,24 @@ class Closed(Lines):
 def record_batches(rows):
     table = pa.Table.from_pylist(rows)
     return pa.RecordBatchReader.from_batches(table.schema, generator(table.to_batches(max_chunksize=1)))
+
+
+def test_an_operator_that_cannot_begin_leaves_its_stores_although_the_error_is_kept(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+
+    def run():
+        output = keyed.stream(range(8)).key_by(str).process(Tally(), changelog=changelog, store="lmdb", parallelism=2)
+        return output.run(checkpoint=tmp_path / "ck", drain=False)
+
+    run()
+    (segment,) = tmp_path.glob("log/groups/00001/*.segment")
+    content = segment.read_bytes()
+    segment.write_bytes(content[:-1] + b"x")
+    with pytest.raises(keyed.errors.CorruptionError) as failed:
+        run()
+    segment.write_bytes(content)
+    run()
+    assert failed.value.__traceback__ is not None
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
