@@ -336,8 +336,9 @@ class LocalQuery(Shown):
             return self._run_batches(run, stack)
 
     def _close_writers(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
+        with ExitStack() as stack:
+            for writer in self._writers.values():
+                stack.callback(writer.close)
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:

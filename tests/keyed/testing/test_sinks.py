@@ -12,6 +12,7 @@ import keyed
 from examples.json_copies import JsonCopies, JsonCopy
 from keyed.extending import Sink, SinkWriter
 from keyed.testing.sink_conformance import CopyConformance, SinkConformance
+from tests.support.jobs import Pass
 
 
 class TestParquetSink(SinkConformance):
@@ -76,6 +77,20 @@ class OverwritesWriter(SinkWriter):
     def write(self, rows, batch_id):
         self.path.mkdir(exist_ok=True)
         (self.path / f"{batch_id}.json").write_text(json.dumps(rows.rows))
+
+
+def test_sinks_are_closed_also_after_one_that_cannot_be(monkeypatch, tmp_path):
+    closed = []
+
+    def close(writer):
+        closed.append(writer.path.name)
+        raise OSError(writer.path.name)
+
+    monkeypatch.setattr(OverwritesWriter, "close", close)
+    output = keyed.stream([1]).key_by(str).process(Pass())
+    with pytest.raises(OSError, match="a"):
+        keyed.run(*(output.to(Overwrites(tmp_path / name)) for name in "ab"))
+    assert sorted(closed) == ["a", "b"]
 
 
 def test_a_sink_that_replaces_the_rows_of_another_query_is_found(tmp_path):
