@@ -80,12 +80,14 @@ class KeptTables:
 
     def leave(self) -> None:
         """Release the folder after a failure of the query, so that another query can keep tables there."""
-        # The next query reads a changelog that cannot be read now.
-        with suppress(KeyedError):
-            self.finish()
-        tables, self._tables = self._tables, None
-        if tables is not None:
-            tables.close()
+        try:
+            # The next query reads a changelog that cannot be read now.
+            with suppress(KeyedError, OSError):
+                self.finish()
+        finally:
+            tables, self._tables = self._tables, None
+            if tables is not None:
+                tables.close()
 
     def __enter__(self) -> Self:
         return self

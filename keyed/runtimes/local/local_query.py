@@ -258,10 +258,9 @@ class LocalQuery(Shown):
                 self.run()
             except BaseException as error:  # noqa: BLE001 - raised where the program waits
                 self._error = error
-                if isinstance(error, Exception):
-                    self._kept.leave()
-                    if not self._waiting:
-                        _log.error("the query %r failed", self._last.name, exc_info=error)
+                if not self._waiting:
+                    _log.error("the query %r failed", self._last.name, exc_info=error)
+                self._kept.leave()
             finally:
                 self._export_of_metrics.close()
 

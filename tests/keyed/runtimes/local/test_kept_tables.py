@@ -13,6 +13,7 @@ import pytest
 import keyed
 from keyed.base.background import Status
 from keyed.errors import ChangelogDiverged
+from keyed.tables import StateTables
 from tests.support.waiting import until
 
 
@@ -146,7 +147,8 @@ def test_a_folder_that_is_followed_is_refused_before_anything_runs(tmp_path):
     assert not (tmp_path / "tables" / "Sold" / "changelog").exists()
 
 
-def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_one(tmp_path, caplog):
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_one(tmp_path, caplog, error):
     options: dict[str, Any] = {
         "checkpoint": tmp_path / "checkpoint",
         "tables": tmp_path / "tables",
@@ -157,7 +159,7 @@ def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_on
     def sales() -> Iterator[Any]:
         yield from SALES
         if fails:
-            raise OSError("no more sales")
+            raise error("no more sales")
 
     query = sold(sales()).start(**options)
     until(lambda: not query.is_active)
@@ -172,6 +174,18 @@ def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_on
         assert again.await_termination(300)
         with again.tables as theirs:
             assert theirs["sold"].get("Die Hard") == 5
+
+
+def test_a_query_that_fails_on_a_full_disk_leaves_its_tables_to_the_next_one(tmp_path, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    options: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint", "tables": tmp_path / "tables"}
+    with monkeypatch.context() as full:
+        full.setattr(StateTables, "poll", fail)
+        query = sold(SALES).start(fail, **options)
+        until(lambda: not query.is_active)
+    assert sold(SALES).start(**options).await_termination(300)
 
 
 def test_an_error_that_someone_waits_for_is_raised_and_not_logged(caplog):
