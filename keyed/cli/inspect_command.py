@@ -13,7 +13,7 @@ import msgspec
 from keyed.base.arguments import clock_text
 from keyed.changelog.model import batch_id
 from keyed.cli.command import check_checkpoint, command, namespace_text, print_json, print_rows, session_for
-from keyed.codec.state_schema import is_shown_as_another, shown_tables
+from keyed.codec.state_schema import shown_tables
 from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_entries
 from keyed.engine.group_log import GroupLog, GroupMeta
@@ -21,8 +21,8 @@ from keyed.errors import OperatorChanged
 from keyed.formats.json_writer import as_json
 from keyed.recovery.local_checkpoint import Checkpoint, committed
 from keyed.runtimes.recovering import operators_of
-from keyed.tables.entries import EntryReader, OperatorTableReader, shown_entries
 from keyed.tables.json_values import key_of as key_of_text
+from keyed.tables.operator_view import view_of_entries
 from keyed.tables.state_table import timer_of
 
 _TIMERS = "timers"
@@ -68,16 +68,15 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         DefinitionError: The text is not a key.
     """
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
-    readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
+    by_id = {int(state["id"]): name for name, state in meta.states.items()}
     tables = shown_tables(meta.states, meta.operator)
-    by_name = {reader.schema.name: reader for reader in readers.values()}
-    operator_table: OperatorTableReader | None = None
-    states: dict[str, dict[str, Any]] = {}
-    for name, state in tables.items():
-        table = by_name[state]
-        if is_shown_as_another(meta.states[state]):
-            table = operator_table = OperatorTableReader(meta.operator, meta.states[state])
-        states[name] = {"kind": table.schema.kind, "types": table.types, "entries": 0, "bytes": 0}
+    clocks = meta.watermark, meta.processing_time
+    view = view_of_entries(meta.operator, meta.states, clocks, (), {})
+    readers = {name: view.reader(name) for name in tables}
+    states: dict[str, dict[str, Any]] = {
+        name: {"kind": table.schema.kind, "types": table.types, "entries": 0, "bytes": 0}
+        for name, table in readers.items()
+    }
     names_of = {state: name for name, state in tables.items()}
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
     encoded: Any = None
@@ -86,10 +85,10 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     for prefix, sub, value in content_entries(committed(log, meta, where), meta.states, where):
         assert value is not None
         state_id = state_id_of(prefix)
-        reader = None if state_id is None else readers[state_id]
-        name = _TIMERS if reader is None else names_of.get(reader.schema.name, meta.operator)
+        state = None if state_id is None else by_id[state_id]
+        name = _TIMERS if state is None else names_of.get(state, meta.operator)
         # Entries beside a table belong to it.
-        states[name]["entries"] += reader is None or reader.schema.name in names_of
+        states[name]["entries"] += state is None or state in names_of
         states[name]["bytes"] += len(prefix) + len(sub) + len(value)
         entry_key = key_of(prefix)
         if key is None or entry_key is None:
@@ -97,22 +96,18 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         encoded = key_of_text(key, entry_key, "--key") if encoded is None else encoded
         if entry_key != encoded:
             continue
-        if reader is None:
+        if state is None:
             timer = timer_of(prefix, sub, value)
             described.append(
                 {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
             )
         else:
             stored.append((prefix, sub, value))
-    for name, state in tables.items():
-        reader = by_name[state]
-        entries = shown_entries(reader, by_name.get(reader.schema.named_by or ""), stored)
-        if operator_table is not None and operator_table.inner.schema.name == state:
-            shown = operator_table.rows_of_entries(entries, (meta.watermark, meta.processing_time))
-        else:
-            shown = (reader.entry(*entry) for entry in entries)
+    view = view_of_entries(meta.operator, meta.states, clocks, stored, {})
+    for name, table in readers.items():
         described += [
-            {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace} for entry in shown
+            {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
+            for entry in (table.entry(*row) for row in view.stored(table, *table.range))
         ]
     return Inspected(
         operator=meta.operator,

@@ -13,13 +13,14 @@ encoded tuple of its bounds. Its value is what the class computed from the entri
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from importlib import import_module
 from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 
 
 _HEAD = Struct(">BH")
+_NONE, _TUPLE = encode_key(None), encode_key(())[:1]
+_Place = tuple[bytes, bytes]
+Stored = tuple[bytes, bytes, bytes]
+"""The prefix, sub and value of an entry."""
+_Change = tuple[bytes, bytes, bytes | None, bytes | None]
 
 
 @attrs.frozen
@@ -74,14 +80,21 @@ class EntryReader(EntryDecoder):
 
     Attributes:
         range: The first address of its entries, and the address after the last.
+        named_by: Name of the state with the names of its namespaces, if they have names.
+        inner: Reads the state of which an operator's table has the rows; other states have none.
+        rows_of: The class that computes these rows; ``None`` for other states.
 
     Raises:
         StateSchemaChanged: ``type_`` does not fit the stored entries.
     """
 
+    inner: EntryReader
+    rows_of: Any = None
+
     def __init__(self, described: dict[str, Any], type_: Any = None) -> None:
         super().__init__(described)
         schema = self.schema
+        self.named_by = schema.named_by
         self.clock = schema.ttl["time_domain"] if schema.ttl else None
         kind, number = KIND_OF_CLOCK[self.clock], int(described["id"])
         self.range = _HEAD.pack(kind, number), _HEAD.pack(kind, number + 1)
@@ -170,6 +183,18 @@ class EntryReader(EntryDecoder):
             return head + encode_key(from_), head + encode_key(to)
         return self.range
 
+    def bounds_at(self, prefix: bytes, sub: bytes) -> tuple[bytes, bytes]:
+        """Return the range of addresses in which to look for an entry."""
+        return prefix + sub, prefix + sub + b"\x00"
+
+    def range_of(self, head: bytes, first: bytes, end: bytes) -> tuple[bytes, bytes]:
+        """Return the range of stored addresses from which the rows of a key within a range are computed."""
+        return head, successor(head)
+
+    def rows(self, head: bytes, entries: list[Stored], clocks: tuple[int, int]) -> list[Stored]:
+        """Return the rows of a key by address, from its stored entries under the names of their namespaces."""
+        return entries
+
     def sub(self, entry: Any) -> bytes:
         """Return the sub of an entry.
 
@@ -237,10 +262,26 @@ def _bound(key: Any) -> bytes:
     return encoded[:-1] if isinstance(key, tuple) else encoded
 
 
-_NONE, _TUPLE = encode_key(None), encode_key(())[:1]
-_Place = TypeVar("_Place", bytes, tuple[bytes, bytes])
-_Stored = tuple[bytes, bytes, bytes]
-_Change = tuple[bytes, bytes, bytes | None, bytes | None]
+class EntriesOfBatch:
+    """Entries after one batch, as a store with this batch alone.
+
+    Args:
+        at: The batch.
+        entries: The (prefix, sub, value) of the entries.
+    """
+
+    def __init__(self, at: VersionedBatch, entries: Iterable[Stored]) -> None:
+        self._at = at
+        self._entries = sorted(entries)
+
+    def batch(self, commit: int) -> VersionedBatch:
+        """Return the batch."""
+        return self._at
+
+    def scan(self, first: bytes, end: bytes, commit: int, *, reverse: bool = False) -> Iterable[Stored]:
+        """Return the (prefix, sub, value) of the entries from one prefix to before another."""
+        low, high = (bisect_left(self._entries, prefix, key=itemgetter(0)) for prefix in (first, end))
+        return self._entries[low:high][:: -1 if reverse else 1]
 
 
 @attrs.define(eq=False, slots=False)
@@ -265,7 +306,7 @@ class StoredEntries:
         """Return the values of states with one entry a key."""
         return self._store.get_many(prefixes, self._commit)
 
-    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[Stored]:
         """Yield the (prefix, sub, value) of a range of addresses."""
         return self._store.scan(first, end, self._commit, reverse=reverse)
 
@@ -281,186 +322,6 @@ class StoredEntries:
                 yield change
 
 
-def differences(
-    before: Mapping[_Place, bytes | None], after: Mapping[_Place, bytes | None]
-) -> Iterator[tuple[_Place, bytes | None, bytes | None]]:
-    """Yield the (place, value before, value after) of entries that differ, by place."""
-    for place in sorted(before.keys() | after.keys()):
-        old, new = before.get(place), after.get(place)
-        if old != new:
-            yield place, old, new
-
-
-class ComputedEntries(StoredEntries):
-    """Entries that are computed from the stored ones of a key."""
-
-    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
-        """Return the values of states with one entry a key."""
-        return [self.get(prefix, b"") for prefix in prefixes]
-
-    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
-        commits = self._commits_of(prefix, sub)
-        values = ((commit, self._as_of(commit).get(prefix, sub)) for commit in commits)
-        for (commit, value), (_, before) in pairwise(chain(values, [(-1, None)])):
-            if value != before:
-                yield commit, value
-
-    def _commits_of(self, prefix: bytes, sub: bytes) -> Iterable[int]:
-        """Return the commits that may have changed an entry, the newest first."""
-        raise NotImplementedError
-
-    def _as_of(self, commit: int) -> StoredEntries:
-        """Return the entries as of another commit."""
-        raise NotImplementedError
-
-
-class Names:
-    """The names of the namespaces of one key, both encoded.
-
-    Args:
-        pairs: Pairs of a name and a namespace.
-
-    Raises:
-        EncodingError: One has another form.
-    """
-
-    def __init__(self, pairs: Iterable[Any] = ()) -> None:
-        self._stored = dict(map(_encode_pair, pairs))
-        self._shown = {namespace: name for name, namespace in self._stored.items()}
-
-    def shown(self, namespace: bytes) -> bytes:
-        """Return the name of a namespace, or the namespace itself if it has no name."""
-        return self._shown.get(namespace, namespace)
-
-    def stored(self, name: bytes) -> bytes | None:
-        """Return the namespace with a name; ``None`` if the name is a namespace that has another name."""
-        return self._stored.get(name, None if name in self._shown else name)
-
-
-def _encode_pair(pair: Any) -> tuple[bytes, bytes]:
-    try:
-        name, namespace = pair
-    except (TypeError, ValueError) as error:
-        raise EncodingError(f"{pair!r:.100} is not a pair of a name and a namespace") from error
-    return encode_key(name), encode_key(namespace)
-
-
-def shown_entries(
-    reader: EntryReader, naming: EntryReader | None, stored: Iterable[tuple[bytes, bytes, bytes]]
-) -> list[tuple[bytes, bytes, bytes]]:
-    """Return the entries of a state under the names of their namespaces, by address.
-
-    Args:
-        reader: The reader of the state.
-        naming: The reader of the state with the names, if there is one.
-        stored: The (prefix, sub, value) of stored entries of all states.
-    """
-    (first, end), pairs = reader.range, dict[bytes, list[Any]]()
-    entries = [entry for entry in stored if first <= entry[0] < end]
-    if naming is None:
-        return sorted(entries)
-    low, high = naming.range
-    for prefix, _, value in stored:
-        if low <= prefix < high and prefix.endswith(_NONE):
-            pairs.setdefault(first + prefix[len(low) : -len(_NONE)], []).append(naming.value(value))
-    names = {head: Names(held) for head, held in pairs.items()}
-    shown = []
-    for prefix, sub, value in entries:
-        head = reader.head_of(prefix)
-        shown.append((head + names.get(head, Names()).shown(prefix[len(head) :]), sub, value))
-    return sorted(shown)
-
-
-@attrs.define(eq=False, slots=False)
-class NamedEntries(ComputedEntries):
-    """Entries under the names of their namespaces.
-
-    Args:
-        store: The store that holds them.
-        commit: The commit.
-        reader: The reader of the state.
-        names_reader: The reader of the state with the names.
-    """
-
-    _names_reader: EntryReader
-
-    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of an entry."""
-        head = self._reader.head_of(prefix)
-        namespace = self._names(head).stored(prefix[len(head) :])
-        return None if namespace is None else super().get(head + namespace, sub)
-
-    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the (prefix, sub, value) of a range of addresses. All entries of each key in the range are read."""
-        low, high = self._reader.head_of(first), self._reader.head_of(end)
-        stored = super().scan(low, end if high == end else successor(high), reverse=reverse)
-        for head, entries in groupby(stored, lambda entry: self._reader.head_of(entry[0])):
-            names = self._names(head)
-            shown = [(head + names.shown(prefix[len(head) :]), sub, value) for prefix, sub, value in entries]
-            for prefix, sub, value in sorted(shown, key=lambda entry: entry[0] + entry[1], reverse=reverse):
-                if first <= prefix + sub < end:
-                    yield prefix, sub, value
-
-    def _commits_of(self, prefix: bytes, sub: bytes) -> Iterator[int]:
-        extent, changed = self._store.extent, self._store.changed
-        assert extent is not None
-        head = self._reader.head_of(prefix)
-        ranges = [(first, successor(first)) for first in (head, self._address(head))]
-        for commit in range(extent.newest, extent.oldest - 1, -1):
-            if commit == extent.oldest or any(changed(commit, *each) for each in ranges):
-                yield commit
-
-    def _as_of(self, commit: int) -> NamedEntries:
-        return NamedEntries(self._store, commit, self._reader, self._names_reader)
-
-    def changes(self) -> Iterator[_Change]:
-        """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
-        changed: dict[bytes, list[_Change]] = {}
-        for change in super().changes():
-            changed.setdefault(self._reader.head_of(change[0]), []).append(change)
-        renamed: dict[bytes, dict[bytes, bytes | None]] = {}
-        for prefix, sub, old, _ in StoredEntries(self._store, self._commit, self._names_reader).changes():
-            head = self._reader.range[0] + prefix[len(self._reader.range[0]) : -len(_NONE)]
-            renamed.setdefault(head, {})[sub] = old
-        for head in sorted(changed.keys() | renamed.keys()):
-            after: dict[tuple[bytes, bytes], bytes | None] = {}
-            stored = self._stored_names(head)
-            names = (self._decode(stored | renamed.get(head, {})), self._decode(stored))
-            if head in renamed:
-                now = StoredEntries.scan(self, head, successor(head), reverse=False)
-                after = {(prefix, sub): value for prefix, sub, value in now}
-            before = dict(after)
-            for prefix, sub, old, new in changed.get(head, ()):
-                before[prefix, sub], after[prefix, sub] = old, new
-            shown = [
-                {
-                    (head + named.shown(prefix[len(head) :]), sub): value
-                    for (prefix, sub), value in entries.items()
-                    if value is not None
-                }
-                for named, entries in zip(names, (before, after), strict=True)
-            ]
-            for (prefix, sub), old, new in differences(*shown):
-                yield prefix, sub, old, new
-
-    def _address(self, head: bytes) -> bytes:
-        """Return the address of the names of a key."""
-        first = self._names_reader.range[0]
-        return first + head[len(first) :] + _NONE
-
-    def _stored_names(self, head: bytes) -> dict[bytes, bytes | None]:
-        """Return the stored pairs of a key by their subs."""
-        first = self._address(head)
-        return {sub: pair for _, sub, pair in self._store.scan(first, successor(first), self._commit, reverse=False)}
-
-    def _decode(self, stored: dict[bytes, bytes | None]) -> Names:
-        return Names(self._names_reader.value(pair) for pair in stored.values() if pair is not None)
-
-    def _names(self, head: bytes) -> Names:
-        return self._decode(self._stored_names(head))
-
-
 class OperatorTableReader(EntryReader):
     """Locates and decodes the rows of an operator's table.
 
@@ -468,10 +329,6 @@ class OperatorTableReader(EntryReader):
         operator: Name of the operator, and of the table.
         described: The description of the shown state, with its id.
         function: The operator or its aggregates, if the reader of the tables gave them.
-
-    Attributes:
-        inner: Reads the shown state.
-        rows_of: The class that computes rows.
 
     Raises:
         CorruptionError: There is no such class.
@@ -532,22 +389,17 @@ class OperatorTableReader(EntryReader):
         """Return the prefix and sub of a key's window."""
         return head + _NONE, encode_key(tuple(window)) if self.has_entries else b""
 
-    def rows_by_sub(self, entries: list[_Stored], clocks: tuple[int, int]) -> dict[bytes, bytes]:
-        """Return the rows of a key by their subs, in their order, from its stored entries."""
+    def bounds_at(self, prefix: bytes, sub: bytes) -> tuple[bytes, bytes]:
+        """Return the range of the windows with a window's start: an end need not be given."""
+        start = _start_of(sub)
+        return prefix + sub[:-1], successor(prefix) if start is None else prefix + encode_key((start + 1,))[:-1]
+
+    def rows(self, head: bytes, entries: list[Stored], clocks: tuple[int, int]) -> list[Stored]:
+        """Return the rows of a key by address, from its stored entries under the names of their namespaces."""
         decode = self.inner.decode_sub
-
-        def stored() -> Iterator[tuple[Any, Any, bytes]]:
-            for prefix, sub, value in entries:
-                yield decode_key_at(prefix, decode_key_at(prefix, 3)[1])[0], decode(sub), value
-
-        rows = self.rows_of.rows(stored(), clocks)
-        return dict(sorted((self.address(b"", window)[1], value) for window, value in rows.items()))
-
-    def rows_of_entries(self, entries: list[_Stored], clocks: tuple[int, int]) -> Iterator[Entry]:
-        """Yield the rows of all keys from their stored entries in the order of their addresses."""
-        for head, of_key in groupby(entries, lambda entry: self.head_of(entry[0])):
-            for sub, value in self.rows_by_sub(list(of_key), clocks).items():
-                yield Entry(decode_key_at(head, 3)[0], None, self.decode_sub(sub), self.value(value))
+        stored = ((decode_key_at(prefix, len(head))[0], decode(sub), value) for prefix, sub, value in entries)
+        rows = self.rows_of.rows(stored, clocks)
+        return sorted((*self.address(head, window), value) for window, value in rows.items())
 
     def range_of(self, head: bytes, first: bytes, end: bytes) -> tuple[bytes, bytes]:
         """Return the range of stored addresses from which the rows of a key within a range are computed."""
@@ -561,110 +413,127 @@ class OperatorTableReader(EntryReader):
 
 
 @attrs.define(eq=False, slots=False)
-class OperatorTableEntries(ComputedEntries):
-    """The rows of an operator's table as of a commit.
+class ComputedEntries(StoredEntries):
+    """Entries that are computed from all stored ones of a key: under the names of namespaces, or rows of a table.
 
     Args:
         store: The store that holds them.
         commit: The commit.
-        reader: The reader of the table.
-        source_at: Returns the stored entries of the state as of a commit.
+        reader: The reader of the state or table.
+        naming: The reader of the state with the names of namespaces, if they have names.
+
+    Attributes:
+        clocks: The watermark and the processing time after the commit.
     """
 
-    _reader: OperatorTableReader
-    _source_at: Callable[[VersionedBatch], StoredEntries]
+    _naming: EntryReader | None
 
     def __attrs_post_init__(self) -> None:
-        self._at = self._store.batch(self._commit)
-        self._source = self._source_at(self._at)
+        at = self._store.batch(self._commit)
+        self.clocks = at.watermark, at.processing_time
+        self._rows_of = self._reader.rows_of
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of a row; without a window's end, of the first window with the start."""
-        head = self._reader.head_of(prefix)
-        if prefix != head + _NONE:
-            return None
-        start = _start_of(sub)
-        end = prefix if start is None else prefix + encode_key((start + 1,))
-        bounds = self._reader.range_of(head, prefix + sub, end)
-        rows = self._rows(self._at, list(self._source.scan(*bounds, reverse=False)))
-        row = rows.get(sub)
-        if row is None and sub:
-            return next((value for each, value in rows.items() if each.startswith(sub[:-1])), None)
-        return row
+        """Return the value of an entry; without a window's end, of the first window with the start."""
+        rows = self.scan(*self._reader.bounds_at(prefix, sub), reverse=False)
+        return next((value for _, each, value in rows if each.startswith(sub[:-1])), None)
 
-    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
+        """Return the values of states with one entry a key."""
+        return [self.get(prefix, b"") for prefix in prefixes]
+
+    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[Stored]:
         """Yield the (prefix, sub, value) of a range of addresses."""
-        low, high = self._reader.head_of(first), self._reader.head_of(end)
+        head_of, has_names = self._reader.head_of, self._naming is not None
+        low, high = head_of(first), head_of(end)
         bounds = (low, end if high == end else successor(high))
-        if low == high and len(low) < min(len(first), len(end)):
+        if low == high and len(low) < min(len(first), len(end)) and not has_names:
             bounds = self._reader.range_of(low, first, end)
-        stored = self._source.scan(*bounds, reverse=reverse)
-        one_by_one = ((self._reader.head_of(entry[0]), [entry]) for entry in stored)
+        stored = super().scan(*bounds, reverse=reverse)
+        one_by_one = ((head_of(entry[0]), [entry]) for entry in stored)
+        by_key = ((head, list(entries)) for head, entries in groupby(stored, lambda entry: head_of(entry[0])))
         # Stored values with rows of their own are not read ahead.
-        for head, entries in one_by_one if self._reader.rows_of.is_apart else self._by_key(stored):
-            prefix = head + _NONE
-            rows = self._rows(self._at, entries[::-1] if reverse else entries).items()
-            for sub, value in reversed(rows) if reverse else rows:
-                if first <= prefix + sub < end:
-                    yield prefix, sub, value
+        for head, entries in by_key if has_names or not self._rows_of.is_apart else one_by_one:
+            rows = self._rows(head, entries)
+            for row in reversed(rows) if reverse else rows:
+                if first <= row[0] + row[1] < end:
+                    yield row
+
+    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        commits = self._commits_of(prefix, sub)
+        values = ((commit, self._as_of(commit).get(prefix, sub)) for commit in commits)
+        for (commit, value), (_, before) in pairwise(chain(values, [(-1, None)])):
+            if value != before:
+                yield commit, value
 
     def changes(self) -> Iterator[_Change]:
-        """Yield the (prefix, sub, value before, value after) of the rows that the commit changed, by address."""
-        changed: dict[bytes, list[_Change]] = {}
-        for change in self._source.changes():
+        """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
+        before, changed, whole = self._as_of(self._commit - 1), dict[bytes, list[_Change]](), set[bytes]()
+        for change in super().changes():
             changed.setdefault(self._reader.head_of(change[0]), []).append(change)
-        before = self._store.batch(self._commit - 1)
-        heads: set[bytes] = {*changed}
-        if self._reader.rows_of.removes(_clocks(before), _clocks(self._at)):
-            heads |= {head for head, _ in self._by_key(self._source.scan(*self._reader.range, reverse=False))}
-        for head in sorted(heads):
-            after: dict[tuple[bytes, bytes], bytes | None] = {}
-            if head not in changed or not self._reader.rows_of.is_apart:
-                stored = self._source.scan(head, successor(head), reverse=False)
+        if self._naming is not None:
+            names = self._store.changed(self._commit, *self._naming.range)
+            whole = {self._address(self._naming.head_of(address), self._reader) for address in names}
+        if self._rows_of is not None and not self._rows_of.is_apart:
+            whole |= changed.keys()
+            if self._rows_of.removes(before.clocks, self.clocks):
+                stored = super().scan(*self._reader.range, reverse=False)
+                whole |= {self._reader.head_of(prefix) for prefix, _, _ in stored}
+        for head in sorted(changed.keys() | whole):
+            after: dict[_Place, bytes | None] = {}
+            if head in whole:
+                stored = super().scan(head, successor(head), reverse=False)
                 after = {(prefix, sub): value for prefix, sub, value in stored}
             older = dict(after)
             for prefix, sub, old, new in changed.get(head, ()):
                 older[prefix, sub], after[prefix, sub] = old, new
-            was, now = (
-                self._rows(at, sorted((*place, value) for place, value in entries.items() if value is not None))
-                for at, entries in ((before, older), (self._at, after))
-            )
-            for sub, old, new in differences(was, now):
-                yield head + _NONE, sub, old, new
+            was, now = before.rows_at(head, older), self.rows_at(head, after)
+            for place in sorted(was.keys() | now.keys()):
+                if was.get(place) != now.get(place):
+                    yield *place, was.get(place), now.get(place)
 
-    def _rows(self, at: VersionedBatch, entries: list[_Stored]) -> dict[bytes, bytes]:
-        return self._reader.rows_by_sub(entries, _clocks(at))
+    def _rows(self, head: bytes, entries: list[Stored]) -> list[Stored]:
+        """Return the rows of a key by address, from its stored entries."""
+        if self._naming is not None:
+            first, at = self._address(head, self._naming) + _NONE, len(head)
+            pairs = self._store.scan(first, successor(first), self._commit)
+            names = dict(_encode_pair(self._naming.value(pair)) for _, _, pair in pairs)
+            entries = [(head + names.get(prefix[at:], prefix[at:]), sub, value) for prefix, sub, value in entries]
+        return self._reader.rows(head, sorted(entries), self.clocks)
 
-    def _by_key(self, stored: Iterator[_Stored]) -> Iterator[tuple[bytes, list[_Stored]]]:
-        """Yield the stored entries of each key."""
-        groups = groupby(stored, lambda entry: self._reader.head_of(entry[0]))
-        return ((head, list(entries)) for head, entries in groups)
+    def rows_at(self, head: bytes, held: dict[_Place, bytes | None]) -> dict[_Place, bytes]:
+        """Return the rows of a key by place, from its stored entries by place."""
+        entries = [(*place, value) for place, value in held.items() if value is not None]
+        return {(prefix, sub): value for prefix, sub, value in self._rows(head, entries)}
 
-    def _as_of(self, commit: int) -> OperatorTableEntries:
-        return OperatorTableEntries(self._store, commit, self._reader, self._source_at)
+    def _address(self, head: bytes, reader: EntryReader) -> bytes:
+        """Return the common prefix of a key's addresses in another state."""
+        first = reader.range[0]
+        return first + head[len(first) :]
 
-    def _commits_of(self, prefix: bytes, sub: bytes) -> list[int]:
-        extent = self._store.extent
+    def _as_of(self, commit: int) -> ComputedEntries:
+        return ComputedEntries(self._store, commit, self._reader, self._naming)
+
+    def _commits_of(self, prefix: bytes, sub: bytes) -> Iterable[int]:
+        """Return the commits that may have changed an entry, the newest first."""
+        extent, changed, head = self._store.extent, self._store.changed, self._reader.head_of(prefix)
         assert extent is not None
-        return sorted({max(commit, extent.oldest) for commit in self._changes_of(prefix, sub, extent)}, reverse=True)
-
-    def _changes_of(self, prefix: bytes, sub: bytes, extent: Extent) -> Iterator[int]:
-        """Yield the commits that may have changed a row, in no order."""
-        head = self._reader.head_of(prefix)
         window = decode_key(sub) if sub else ()
-        places = self._reader.rows_of.places(window)
+        places = None if self._naming is not None else self._rows_of.places(window)
         if places is None:
-            is_named = self._reader.inner.schema.named_by is not None
-            for commit in range(extent.oldest, extent.newest + 1):
-                if commit == extent.oldest or is_named or self._store.changed(commit, head, successor(head)):
-                    yield commit
-            return
+            heads = [head] if self._naming is None else [head, self._address(head, self._naming)]
+            ranges = [(first, successor(first)) for first in heads]
+            commits = range(extent.newest, extent.oldest, -1)
+            return chain((n for n in commits if any(changed(n, *each) for each in ranges)), [extent.oldest])
+        numbers: set[int] = set()
         for namespace, entry in places:
-            address = b"" if entry is None else self._reader.inner.sub(entry)
-            yield from (number for number, _ in self._source.history(head + encode_key(namespace), address))
-        removed_at = self._reader.rows_of.removed_at(window)
+            address = head + encode_key(namespace) + (b"" if entry is None else self._reader.inner.sub(entry))
+            numbers.update(number for number, _ in self._store.history(address))
+        removed_at = self._rows_of.removed_at(window)
         if removed_at is not None:
-            yield from self._commits_at(removed_at, extent)
+            numbers.update(self._commits_at(removed_at, extent))
+        return sorted({max(commit, extent.oldest) for commit in numbers}, reverse=True)
 
     def _commits_at(self, time: int, extent: Extent) -> Iterator[int]:
         """Yield the first commits at which the clock of the windows has reached a time, in each run of the job."""
@@ -677,12 +546,17 @@ class OperatorTableEntries(ComputedEntries):
 
     def _clock_at(self, commit: int) -> int:
         """Return the clock of the windows after a commit."""
-        clock: int = self._reader.rows_of.clock_of(_clocks(self._store.batch(commit)))
+        clock: int = self._rows_of.clock_of(self._as_of(commit).clocks)
         return clock
 
 
-def _clocks(at: VersionedBatch) -> tuple[int, int]:
-    return at.watermark, at.processing_time
+def _encode_pair(pair: Any) -> tuple[bytes, bytes]:
+    """Return the encoded namespace and name of a pair."""
+    try:
+        name, namespace = pair
+    except (TypeError, ValueError) as error:
+        raise EncodingError(f"{pair!r:.100} is not a pair of a name and a namespace") from error
+    return encode_key(namespace), encode_key(name)
 
 
 def _start_of(encoded: bytes) -> int | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -25,11 +24,12 @@ from keyed.job.state import VersionedRecord
 from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import (
+    ComputedEntries,
+    EntriesOfBatch,
     Entry,
     EntryReader,
-    NamedEntries,
-    OperatorTableEntries,
     OperatorTableReader,
+    Stored,
     StoredEntries,
 )
 from keyed.tables.follower import FolderReader, Follower, shown_groups
@@ -384,15 +384,12 @@ class View:
 
     def stored_entries(self, reader: EntryReader) -> StoredEntries:
         """Return the stored entries of a state, by the addresses under which they are shown."""
-        if isinstance(reader, OperatorTableReader):
-            return OperatorTableEntries(self.store, self.at.commit, reader, partial(self._stored_at, reader.inner))
-        return self._stored_at(reader, self.at)
-
-    def _stored_at(self, reader: EntryReader, at: VersionedBatch) -> StoredEntries:
-        names = reader.schema.named_by
-        if names is None or names not in at.states:
-            return StoredEntries(self.store, at.commit, reader)
-        return NamedEntries(self.store, at.commit, reader, self.operator.reader(at.states[names], as_stored=True))
+        store, commit, states = self.store, self.at.commit, self.at.states
+        names = None if reader.named_by is None else states.get(reader.named_by)
+        if names is None and reader.rows_of is None:
+            return StoredEntries(store, commit, reader)
+        naming = None if names is None else self.operator.reader(names, as_stored=True)
+        return ComputedEntries(store, commit, reader, naming)
 
     def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the stored value of an entry that is live."""
@@ -442,19 +439,36 @@ class View:
         older = as_of + reader.schema.ttl["milliseconds"] <= self.at.watermark
         return None if older or record.valid_to <= as_of else record
 
-    def scan(
-        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def scan(self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False) -> Iterator[Stored]:
         """Yield the live (prefix, sub, value) of a range of addresses."""
         for prefix, sub, value in self.stored(reader, first, end, reverse=reverse):
             if self.live(reader, value) is not None:
                 yield prefix, sub, value
 
-    def stored(
-        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def stored(self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False) -> Iterator[Stored]:
         """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
         return self.stored_entries(reader).scan(first, end, reverse=reverse)
+
+
+def view_of_entries(
+    operator: str, states: dict[str, Any], clocks: tuple[int, int], entries: Iterable[Stored], types: Mapping[str, Any]
+) -> View:
+    """Return the state of an operator after its last batch, without history, in some of its entries.
+
+    Args:
+        operator: Name of the operator.
+        states: Descriptions of its states, by name.
+        clocks: The watermark and the processing time after the batch.
+        entries: The (prefix, sub, value) of the entries: all of each key that has any.
+        types: As those of `Operator`.
+    """
+    watermark, time = clocks
+    at = VersionedBatch(
+        commit=0, batch=0, log_id="", watermark=watermark, processing_time=time, hashes=(), entries=0, states=states
+    )
+    store: Any = EntriesOfBatch(at, entries)
+    no_source: Any = None
+    return View(Operator(operator, no_source, types), store, no_source, at)
 
 
 Viewing = Callable[[AsOf], AbstractContextManager[View]]

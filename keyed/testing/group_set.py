@@ -36,7 +36,8 @@ from keyed.recovery.loading import load
 from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.opening import open_store
-from keyed.tables.entries import EntryReader, OperatorTableReader, shown_entries
+from keyed.tables.entries import EntryReader
+from keyed.tables.operator_view import view_of_entries
 from keyed.tables.state_table import timer_of
 from keyed.testing.function_options import OPERATOR
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -261,24 +262,24 @@ def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
     return names - {None}
 
 
-def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Function) -> dict[Any, dict[Any, Any]]:
+def windows_by_key(store: ReadStore, meta: GroupMeta, function: Function) -> dict[Any, dict[Any, Any]]:
     """Return the rows of an operator's one table by key and window, a window as its times in milliseconds.
 
     Args:
         store: The key group's entries.
         meta: Its meta record.
-        state: Stored name of the state from which the rows are computed.
         function: The operator.
     """
-    reader = OperatorTableReader(meta.operator, meta.states[state], function)
-    naming = None if reader.inner.schema.named_by is None else EntryReader(meta.states[reader.inner.schema.named_by])
     changes = content_entries(store, meta.states)
-    stored = [(prefix, sub, value) for prefix, sub, value in changes if value is not None]
+    entries = ((prefix, sub, value) for prefix, sub, value in changes if value is not None)
+    clocks = meta.watermark, meta.processing_time
+    view = view_of_entries(meta.operator, meta.states, clocks, entries, {meta.operator: function})
+    reader = view.reader(meta.operator)
     windows: dict[Any, dict[Any, Any]] = {}
-    entries: Any = shown_entries(reader.inner, naming, stored)
-    for row in reader.rows_of_entries(entries, (meta.watermark, meta.processing_time)):
-        window = tuple(instant_ms(bound) if isinstance(bound, datetime) else bound for bound in row.entry or ())
-        windows.setdefault(row.key, {})[window] = row.value
+    for row in view.stored(reader, *reader.range):
+        entry = reader.entry(*row)
+        window = tuple(instant_ms(bound) if isinstance(bound, datetime) else bound for bound in entry.entry or ())
+        windows.setdefault(entry.key, {})[window] = entry.value
     return windows
 
 
@@ -362,7 +363,7 @@ class CommittedState:
                 declared = self._declared(group).get(state)
                 values |= state_by_key(store, state, meta.states[state], declared, namespace)
             elif namespace is None:
-                values |= windows_by_key(store, meta, state, self._groups.spec.function)
+                values |= windows_by_key(store, meta, self._groups.spec.function)
         if name not in names:
             raise DefinitionError(
                 f"state {name!r} does not exist; the states are: {', '.join(sorted(names)) or 'none'}"
