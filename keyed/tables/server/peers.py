@@ -39,7 +39,9 @@ def _addresses(addresses: Iterable[str]) -> tuple[str, ...]:
         try:
             parts = urlsplit(address)
             is_address = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-        except ValueError:
+            # What the client refuses when it connects.
+            HTTPConnection(parts.netloc.encode("idna").decode())
+        except (ValueError, HTTPException):
             is_address = False
         if not is_address or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
             raise DefinitionError(

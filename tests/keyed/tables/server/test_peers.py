@@ -269,7 +269,8 @@ def test_a_peer_that_is_behind_determines_the_batch_of_a_scan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:1", "ftp://host", "http://host/path", "http://u@host", "http://h:x", ""]
+    "address",
+    ["127.0.0.1:1", "ftp://host", "http://host/path", "http://u@host", "http://h:x", "", "http://a..b", "http://h i"],
 )
 def test_wrong_addresses_of_peers_are_refused(address):
     with pytest.raises(DefinitionError, match="is not the address of a server"):
