@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from keyed.base.extras import extra
 from keyed.errors import SessionError
-from keyed.runtimes.spark.query.failures import name_log, to_file, translated
+from keyed.runtimes.spark.query.failures import is_gone, name_log, to_file, translated
 from keyed.runtimes.spark.session.java import require_java_home
 
 if TYPE_CHECKING:
@@ -368,7 +368,12 @@ def settings(session: SparkSession, config: Mapping[str, str]) -> Iterator[None]
                 others = [values[name] for _, values in held if name in values]
                 after = others[-1] if others else originals.pop(name)
                 if after != value:
-                    session.conf.set(name, after)
+                    try:
+                        session.conf.set(name, after)
+                    except Exception as error:
+                        # Without its JVM a session has no settings, and the error of the block is the one to be seen.
+                        if not is_gone(error):
+                            raise
 
 
 def _differ(mine: _Holder, other: _Holder) -> bool:

@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -29,7 +28,8 @@ class Session:
         self.values[name] = value
 
 
-def test_a_thread_waits_no_longer_for_the_settings_of_another_one_that_cannot_restore_them():
+@pytest.mark.parametrize(("error", "raised"), [(ConnectionRefusedError(), ValueError), (LookupError(), LookupError)])
+def test_a_thread_waits_no_longer_for_the_settings_of_another_one_that_cannot_restore_them(error, raised):
     session: Any = Session()
     changed: Any = spark_session._changed
     is_over = threading.Event()
@@ -38,10 +38,15 @@ def test_a_thread_waits_no_longer_for_the_settings_of_another_one_that_cannot_re
         with settings(session, {NAME: "3"}):
             is_over.set()
 
-    with suppress(ConnectionRefusedError), settings(session, {NAME: "2"}):
-        threading.Thread(target=wait, daemon=True).start()
-        until(lambda: changed._waiters, seconds=30)
-        session.errors.append(ConnectionRefusedError())
+    def fail():
+        with settings(session, {NAME: "2"}):
+            threading.Thread(target=wait, daemon=True).start()
+            until(lambda: changed._waiters, seconds=30)
+            session.errors.append(error)
+            raise ValueError("in the block")
+
+    with pytest.raises(raised):
+        fail()
     assert is_over.wait(30)
 
 
