@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from keyed.arrow.write import table_of_values
+from keyed.base.background import Status
 from keyed.base.private_files import folder_path
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogDiverged, DefinitionError, KeyedError
@@ -73,8 +74,8 @@ class KeptTables:
         return {} if tables is None else {"tables_status": tables.status.number, "tables_failures": tables.failures}
 
     def finish(self) -> None:
-        """Apply the last batch once all changelogs have it, and stop following."""
-        if self._tables is not None:
+        """Apply the last batch once all changelogs have it, and stop following; not if the program has closed them."""
+        if self._tables is not None and self._tables.status is not Status.CLOSED:
             self._tables.stop()
             self._tables.poll()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,6 +175,19 @@ def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_on
         assert again.await_termination(300)
         with again.tables as theirs:
             assert theirs["sold"].get("Die Hard") == 5
+
+
+def test_a_query_whose_tables_the_program_has_closed_does_not_fail(tmp_path):
+    closed = threading.Event()
+
+    def sales() -> Iterator[Any]:
+        yield from SALES
+        assert closed.wait(30)
+
+    query = sold(sales()).start(tables=tmp_path / "tables", checkpoint=tmp_path / "checkpoint")
+    query.tables.close()
+    closed.set()
+    assert query.await_termination(300)
 
 
 def test_a_query_that_fails_on_a_full_disk_leaves_its_tables_to_the_next_one(tmp_path, monkeypatch):
