@@ -23,7 +23,8 @@ from keyed.codec.frames import RecordFormat
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.job.restoring import RestorePoint
 
-_TRIES = 10
+#: Reads of changelogs whose compaction by a running job overtakes them.
+TRIES = 10
 _T = TypeVar("_T")
 
 
@@ -78,7 +79,7 @@ def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _
         HistoryCompacted: The batch or time that ``as_of=`` names is older than what compaction left.
         ChangelogError: As in `cut_of`.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         try:
             return take(cut_of(points))
         except HistoryCompacted:

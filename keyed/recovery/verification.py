@@ -18,7 +18,7 @@ from keyed.content.contents import LiveHash, contents_hash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.errors import CorruptionError, HistoryCompacted
-from keyed.recovery.cut import header_of
+from keyed.recovery.cut import TRIES, header_of
 from keyed.recovery.local_checkpoint import committed
 from keyed.stores import MemoryStore
 
@@ -154,7 +154,7 @@ class Replay:
 
 def _replayed(changelog: Changelog, header: LogHeader, group: int) -> tuple[Verified, Replay]:
     """Check the commits of a key group of a changelog."""
-    while True:
+    for _ in range(TRIES):
         replay, result = Replay(), Verified(header.operator, group)
         try:
             for each in fold_group(changelog.reader(group), header.log_id, group):
@@ -165,12 +165,14 @@ def _replayed(changelog: Changelog, header: LogHeader, group: int) -> tuple[Veri
                 problem = difference(replay.live, commit.entries, commit.hash)
                 if problem:
                     return attrs.evolve(result, problem=f"batch {commit.batch}: {problem}"), replay
-        except HistoryCompacted:
-            # Compaction by a running job removed commits that were not read yet.
+        except HistoryCompacted as error:
+            # Compaction by a running job removed commits that were not read yet; or they are lost.
+            result = attrs.evolve(result, problem=str(error))
             continue
         except CorruptionError as error:
             return attrs.evolve(result, problem=str(error)), replay
         return result, replay
+    return result, replay
 
 
 def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+from itertools import count
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import keyed
-from keyed.changelog.kafka import KafkaChangelog
-from keyed.recovery import verify
-from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
+from keyed.changelog.kafka import KafkaChangelog, kafka_changelog
+from keyed.recovery import flush, verify
+from tests.keyed.changelog.kafka.topics import COMPACTING, created, messages, new_topic, produce_all
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
+from tests.keyed.recovery.test_restore import run_count
 from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
 from tests.keyed.runtimes.test_broadcast import rows_of, rules_of
 
@@ -50,6 +52,34 @@ class TopicLife(Life):
         # The folder of a life says which operators it has.
         (self.folder / f"life-{self.number:04d}" / operator).mkdir(parents=True, exist_ok=True)
         return super().options(operator, standby)
+
+
+def test_a_record_that_is_lost_from_an_old_commit_is_a_problem(kafka, monkeypatch):
+    """Its topic looks like one of which compaction has removed more since the read began."""
+    reader, calls = KafkaChangelog.reader, count()
+
+    def read(changelog, group):
+        assert next(calls) < 100, "it is read again and again"
+        return reader(changelog, group)
+
+    monkeypatch.setattr(KafkaChangelog, "reader", read)
+    topics = new_topic(), created(kafka, 2)
+    changelog, damaged = (KafkaChangelog(each, bootstrap=kafka, compaction_lag=0) for each in topics)
+    run_count(range(30), changelog)
+    for partition in range(2):
+        records = [(each.key(), each.value(), each.headers()) for each in messages(kafka, changelog.topic, partition)]
+        if not partition:
+            del records[-2]
+        produce_all(kafka, damaged.topic, partition, records)
+    (group,) = verify(damaged)
+    assert "it was compacted; read again" in group.problem
+
+
+def test_a_flush_leaves_no_producer(kafka, tmp_path):
+    changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
+    run_count(range(10), checkpoint=tmp_path / "ck")
+    assert flush(tmp_path / "ck", {"Count": changelog}) == {"Count": 0}
+    assert changelog not in kafka_changelog._positions
 
 
 @pytest.mark.parametrize(
