@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyed.base.ids import random_id
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, close_positions
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.engine.group_log import GroupLog, GroupMeta
 from keyed.engine.replica import Loader
@@ -58,11 +58,14 @@ def flush(
     """
     used = _session_for(checkpoint, session)
     logs: dict[str, Changelog] = {name: changelog_at(each) for name, each in changelogs.items()}
-    if used is None:
-        return flush_checkpoint(checkpoint, logs)
-    from keyed.runtimes.spark.checkpoint.spark_recovery import spark_flush
+    with ExitStack() as stack:
+        for each in logs.values():
+            stack.callback(close_positions, each)
+        if used is None:
+            return flush_checkpoint(checkpoint, logs)
+        from keyed.runtimes.spark.checkpoint.spark_recovery import spark_flush
 
-    return spark_flush(used, checkpoint, logs)
+        return spark_flush(used, checkpoint, logs)
 
 
 def verify(
