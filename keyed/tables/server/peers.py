@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from socket import SHUT_RDWR
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -142,7 +144,7 @@ class PeerShares:
         peer, began = self._peers[address], time.monotonic()
         seconds = min(self._config.timeout, _STATUS_SECONDS)
         try:
-            status, body = await run_in_threadpool(self._request, address, "/status?share=true", {}, seconds, None)
+            status, body = await self._request(address, "/status?share=true", {}, seconds, None)
             if status != 200:
                 kind = {401: "it refuses the token of its peers", 421: "it refuses this name of its host"}.get(status)
                 raise PeerUnavailable(kind or f"its status is {status}")
@@ -251,7 +253,7 @@ class PeerShares:
         seconds = self._config.timeout if seconds is None else seconds
         async with self._concurrency.acquired():
             try:
-                status, answer = await run_in_threadpool(self._request, address, target, headers or {}, seconds, sink)
+                status, answer = await self._request(address, target, headers or {}, seconds, sink)
                 if status in (401, 403, 421):
                     raise PeerUnavailable(f"it refuses requests of peers with status {status}")
                 if status == 503 and GroupUnavailable.__name__.encode() in answer[:200]:
@@ -261,36 +263,51 @@ class PeerShares:
                 raise
             return status, answer
 
-    def _request(
+    async def _request(
         self, address: str, target: str, headers: Mapping[str, str], seconds: float, sink: BinaryIO | None
     ) -> tuple[int, bytes]:
         own = {} if self._config.token is None else {"authorization": f"Bearer {self._config.token}"}
         parts = urlsplit(address)
         make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = make(parts.netloc, timeout=seconds)
-        deadline = time.monotonic() + seconds
-        try:
-            connection.request("GET", target, headers={**own, **headers})
-            response = connection.getresponse()
-            answer, size = bytearray(), 0
-            # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.
-            while part := response.read1(_PART):
-                is_file = sink is not None and response.status == 200
-                limit = self._file_limit if is_file else self._limit
-                size += len(part)
-                if size > limit:
-                    raise Refused(413, "TooLarge", f"the answer of {address} has more than {limit} bytes")
-                if sink is not None and is_file:
-                    sink.write(part)
-                else:
-                    answer += part
-                if time.monotonic() > deadline:
+        # The limit of the connection is that of each read: a peer may send a byte of its header now and then.
+        timer = asyncio.get_running_loop().call_later(seconds, _shut_down, connection)
+
+        def exchange() -> tuple[int, bytes]:
+            try:
+                connection.request("GET", target, headers={**own, **headers})
+                response = connection.getresponse()
+                answer, size = bytearray(), 0
+                # One read of the socket each, for the same reason.
+                while (part := response.read1(_PART)) and time.monotonic() < timer.when():
+                    is_file = sink is not None and response.status == 200
+                    limit = self._file_limit if is_file else self._limit
+                    size += len(part)
+                    if size > limit:
+                        raise Refused(413, "TooLarge", f"the answer of {address} has more than {limit} bytes")
+                    if sink is not None and is_file:
+                        sink.write(part)
+                    else:
+                        answer += part
+                if time.monotonic() >= timer.when():
                     raise TimeoutError(f"its answer took longer than {seconds:g} s")
-            return response.status, bytes(answer)
-        except (OSError, HTTPException) as error:
-            raise PeerUnavailable(f"it does not answer ({type(error).__name__}: {error})") from error
+                return response.status, bytes(answer)
+            except (OSError, HTTPException) as error:
+                raise PeerUnavailable(f"it does not answer ({type(error).__name__}: {error})") from error
+            finally:
+                connection.close()
+
+        try:
+            return await run_in_threadpool(exchange)
         finally:
-            connection.close()
+            timer.cancel()
+
+
+def _shut_down(connection: HTTPConnection) -> None:
+    """End the reads of a connection, which are in another thread."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(SHUT_RDWR)
 
 
 class _Status(msgspec.Struct):
