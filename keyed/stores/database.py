@@ -279,8 +279,8 @@ class Database:
             raise self.failed("cannot be written", error) from error
         with self._lock:
             self.get = self._get_later
-            self._close()
             try:
+                self._close()
                 self._open()
             except BaseException:
                 self.get = self._refuse

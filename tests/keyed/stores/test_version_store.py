@@ -3,13 +3,16 @@
 from itertools import chain
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import key_of, state_prefix
+from keyed.errors import LocalStoreError
 from keyed.stores import version_store
+from keyed.stores.database import Database
 from keyed.stores.version_store import Era, Extent, VersionedBatch, VersionReader, VersionStore
 
 NONE = encode_key(None)
@@ -35,6 +38,25 @@ def parts_of(changes: list, buckets: int | None) -> list:
     if buckets is None:
         return [(None, changes)]
     return [(group_of(key_hash(key_of(change[0])), buckets), [change]) for change in changes]
+
+
+def test_a_reopening_that_is_interrupted_leaves_look_ups_refused_and_is_repeated(tmp_path, monkeypatch):
+    database = Database(tmp_path / "store", LocalStoreError, wal=True)
+    close = database._close
+
+    def interrupt():
+        close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_close", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            database.reopen()
+    # Otherwise each waits for the lock that it holds.
+    assert database.get != database._get_later
+    database.reopen()
+    assert database.look_up(b"key") is None
+    database.close()
 
 
 def seen(store: VersionStore, commit: int) -> dict:
