@@ -223,7 +223,11 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._locked(timeout) as is_locked:
-            while is_locked and not self._undelivered:
+            while is_locked:
+                # An asynchronous reader takes changes without the lock.
+                with suppress(IndexError):
+                    if self._undelivered:
+                        return deliver()
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
                     if not self._read(left):
@@ -231,7 +235,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
                 except HistoryCompacted:
                     self._at = None
                     self.resets += 1
-            return deliver() if is_locked else None
+            return None
 
     @contextmanager
     def _locked(self, timeout: float | None) -> Iterator[bool]:

@@ -304,6 +304,19 @@ def test_the_changes_of_a_large_batch_come_in_small_parts_and_are_read_once(tmp_
         assert late == list(range(3, 20))
 
 
+def test_an_asynchronous_reader_takes_the_change_that_another_one_is_about_to_take(job, monkeypatch):
+    subscription = job[1]["counts"].subscribe()
+    deliver, taken = subscription._deliver_all, list[str]()
+
+    def deliver_late():
+        if not taken:
+            taken.append(asyncio.run(subscription.__anext__()).key)
+        return deliver()
+
+    monkeypatch.setattr(subscription, "_deliver_all", deliver_late)
+    assert (subscription.take(0.0), taken) == ([], ["a"])
+
+
 def test_two_threads_read_one_subscription(job, monkeypatch):
     """Each change goes to one of them, also where both wait for one."""
     harness, tables, _ = job
