@@ -13,6 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +63,13 @@ _connections = EngineConnections()
 _databases: dict[bool, duckdb.DuckDBPyConnection] = {}
 #: The databases of the parent of a forked process, which another thread may have been using: not even closed.
 _inherited: list[object] = []
+#: Held while the databases and their functions change, and while a step calls functions.
+_lock = threading.RLock()
 
 
 def _forget_parent() -> None:
-    global _connections  # noqa: PLW0603 - there is one
+    global _connections, _lock  # noqa: PLW0603 - there is one of each
+    _lock = threading.RLock()
     _inherited.extend([_connections, dict(_databases)])
     _databases.clear()
     _connections = EngineConnections()
@@ -77,9 +81,10 @@ os.register_at_fork(after_in_child=_forget_parent)
 
 
 def _database(*, tries: bool = False) -> duckdb.DuckDBPyConnection:
-    if tries not in _databases:
-        _databases[tries] = _opened(tries=tries)
-    return _databases[tries]
+    with _lock:
+        if tries not in _databases:
+            _databases[tries] = _opened(tries=tries)
+        return _databases[tries]
 
 
 def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
@@ -174,7 +179,6 @@ PYTHON: dict[str, PythonFunction] = {}
 
 #: The Python functions that expressions of this process may call, by name in upper case.
 registered: dict[str, PythonFunction] = {}
-_lock = threading.Lock()
 
 
 def provide(functions_: Iterable[PythonFunction]) -> None:
@@ -183,7 +187,7 @@ def provide(functions_: Iterable[PythonFunction]) -> None:
         with _lock:
             if each.name in registered and registered[each.name].token == each.token:
                 continue
-            forget(each.name)
+            _remove(each.name)
             for tries in (False, True):
                 database: Any = _database(tries=tries)
                 database.create_function(
@@ -199,7 +203,12 @@ def provide(functions_: Iterable[PythonFunction]) -> None:
 
 
 def forget(name: str) -> None:
-    """Remove a Python function, if there is one of the name."""
+    """Remove a Python function, if there is one of the name, once no query is calling functions."""
+    with _lock:
+        _remove(name)
+
+
+def _remove(name: str) -> None:
     if registered.pop(name, None) is not None:
         functions.cache_clear()
         for tries in (False, True):
@@ -209,7 +218,7 @@ def forget(name: str) -> None:
 @atexit.register
 def _forget_all() -> None:
     for name in list(registered):
-        forget(name)
+        _remove(name)
 
 
 def _called(step: SqlStep) -> tuple[PythonFunction, ...]:
@@ -391,18 +400,20 @@ class SqlStep:
             return attrs.evolve(self, kept=tuple(name for name in self.kept if name not in lacking)).run(table)
         if not table.num_rows:
             return self._empty(table), []
-        provide(self.functions)
-        try:
-            if self.projected is None:
-                return self._typed(self._query(table, self._plain()), table), []
-            return self._typed(table.select([*self.projected, *self.kept]), table), []
-        except (duckdb.Error, RuntimeError) as error:
-            if table.num_rows == 1:
-                return self._empty(table), [(0, _reason(error))]
-            if not self.explodes:
-                tried = self._tried(table)
-                if tried is not None:
-                    return tried
+        # A query in another thread may have other functions of the same names.
+        with _lock if self.functions else nullcontext():
+            provide(self.functions)
+            try:
+                if self.projected is None:
+                    return self._typed(self._query(table, self._plain()), table), []
+                return self._typed(table.select([*self.projected, *self.kept]), table), []
+            except (duckdb.Error, RuntimeError) as error:
+                if table.num_rows == 1:
+                    return self._empty(table), [(0, _reason(error))]
+                if not self.explodes:
+                    tried = self._tried(table)
+                    if tried is not None:
+                        return tried
         middle = table.num_rows // 2
 
         first, bad = self.run(table.slice(0, middle))

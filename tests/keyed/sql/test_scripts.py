@@ -1,16 +1,23 @@
 # ruff: noqa: E501 - statements stand on one line
 """Scripts, record by record: cases after ksqlDB's functional tests, and the rules of inputs and outputs."""
 
+import operator
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError, TableOverflowError
 from keyed.expressions import engine
+from keyed.formats.sql_types import BIGINT
 from keyed.metrics import Prometheus
 
 READINGS = (
@@ -149,6 +156,9 @@ def test_a_forked_process_opens_databases_of_its_own_and_closes_none_of_its_pare
     right = [(1, {"N": 7}, 0)]
     assert written(text, records, rows_per_batch=10) == right
     before = list(engine._databases.values())
+    # As a thread of the parent may hold it.
+    pool = ThreadPoolExecutor(1)
+    pool.submit(engine._lock.acquire).result()
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -158,7 +168,45 @@ def test_a_forked_process_opens_databases_of_its_own_and_closes_none_of_its_pare
             found = written(text, records, rows_per_batch=10)
             status = 0 if kept == before and len(kept) == 2 and found == right else 2
         os._exit(status)
+    pool.submit(engine._lock.release).result()
+    pool.shutdown()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_that_begin_at_once_have_one_database(monkeypatch):
+    """A function is registered in one, and the rows of queries in the other one would be skipped."""
+    both, opened = threading.Barrier(2), engine._opened
+
+    def open_at_once(*, tries):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return opened(tries=tries)
+
+    monkeypatch.setattr(engine, "_databases", {})
+    monkeypatch.setattr(engine, "_opened", open_at_once)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(engine._database), pool.submit(engine._database)
+        assert first.result(30) is second.result(30)
+
+
+def test_queries_in_two_threads_have_each_its_own_function_of_one_name(monkeypatch):
+    table = pa.table({"n": [1]})
+    functions = [engine.PythonFunction("TIMES", partial(operator.mul, by), (BIGINT,), BIGINT) for by in (2, 3)]
+    steps = [engine.SqlStep((("n", "times(n)", BIGINT),), functions=(each,)) for each in functions]
+    query, pool = engine.SqlStep._query, ThreadPoolExecutor(1)
+    others: list[Any] = []
+
+    def query_late(step, *arguments, **options):
+        if step is steps[0] and not others:
+            others.append(pool.submit(steps[1].run, table))
+            wait(others, 0.5)
+        return query(step, *arguments, **options)
+
+    monkeypatch.setattr(engine.SqlStep, "_query", query_late)
+    rows = [steps[0].run(table), others[0].result(30)]
+    pool.shutdown()
+    engine.forget("TIMES")
+    assert [(found.to_pylist(), bad) for found, bad in rows] == [([{"n": 2}], []), ([{"n": 3}], [])]
 
 
 def test_nan_is_one_key_of_a_table():
