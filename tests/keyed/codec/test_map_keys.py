@@ -206,13 +206,6 @@ def test_other_bytes_are_corruption_or_the_one_encoding_of_a_key(case, data):
         assert codec.encode(codec.decode(data)) == data
 
 
-@given(st.sampled_from(CASES), KEYS)
-def test_keys_of_another_type_are_corruption(case, key):
-    codec = map_key_codec(case[0])
-    with contextlib.suppress(CorruptionError):
-        assert codec.encode(codec.decode(encode_key(key))) == encode_key(key)
-
-
 @pytest.mark.parametrize(
     ("type_", "plain"),
     [

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyed.base.arguments import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, TIMER_EVENT, TTL_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import TableDelta
@@ -160,27 +159,3 @@ def test_a_killed_commit_store_is_as_its_last_commit_left_it(tmp_path):
             kept = range(max(1, row - 19), row + 1)
             assert list(log.read(0, 2**62)) == [(each, record_of(each, group)) for each in kept]
         store.close()
-
-
-def test_what_is_not_committed_is_gone_after_a_crash(tmp_path):
-    code = (
-        "import os, sys; from keyed.stores.commit_store import CommitStore; store = CommitStore(sys.argv[1])\n"
-        "log = store.group_log('op', 0); store.write('a', b'1'); log.append(1, b'x'); store.commit()\n"
-        "store.write('a', b'2'); log.append(2, b'y'); log.write_meta(b'm'); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
-    store = CommitStore(tmp_path)
-    log = store.group_log("op", 0)
-    assert (store.read("a"), list(log.read(0, 9)), log.read_meta()) == (b"1", [(1, b"x")], None)
-    store.close()
-
-
-@pytest.mark.parametrize("row", [3, 8])
-def test_the_program_applies_what_the_test_expects(tmp_path, row):
-    store, expected = RocksStore(tmp_path), ReferenceStore()
-    for each in range(1, row + 1):
-        store.apply("log", each, changes_of(each))
-        expected.apply("log", each, changes_of(each))
-    assert_same(store, expected)
-    assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP))
-    store.close()

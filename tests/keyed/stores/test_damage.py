@@ -5,7 +5,6 @@ import re
 import shutil
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -234,16 +233,6 @@ def test_a_damaged_commit_store_is_an_error_or_an_older_commit(tmp_path, name):
         shutil.rmtree(folder)
     assert outcomes["refused"] > 10
     assert outcomes["opened"] > 3
-
-
-def test_an_undamaged_copy_is_whole(tmp_path):
-    states = commits_of(tmp_path / "original")
-    for name, last in (("original", STEPS), ("crashed", STEPS - 2)):
-        store = CommitStore(tmp_path / name)
-        assert store.read("position") == b"%d" % last
-        assert dict(store.group_log("op", 0).read(0, 99)) == states[b"%d" % last]
-        store.close()
-    assert len(files_of(Path(tmp_path / "original"))) > 4
 
 
 def test_a_table_whose_rows_have_hashes_of_another_version_is_not_read(tmp_path, monkeypatch):

@@ -39,10 +39,10 @@ def other():
 
 
 @contextmanager
-def child(work):
+def child(work, *, killed=False):
     """Run `work(told)` in a forked process: `told(answer)` sends an answer, and waits for the end of this block.
 
-    The block gets the answer. At its end the child goes on, and must end well.
+    The block gets the answer. At its end the child goes on, and must end well, or by a signal that kills it.
     """
     answers, go = os.pipe(), os.pipe()
     pid = os.fork()
@@ -59,7 +59,7 @@ def child(work):
         os._exit(1)
     yield os.read(answers[0], 9)
     os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (-signal.SIGKILL if killed else 0)
     for end in (*answers, *go):
         os.close(end)
 
@@ -290,28 +290,20 @@ def test_an_idle_store_of_another_machine_stays(tmp_path, moved):
 def test_the_store_of_a_container_is_deleted_once_no_process_has_it_open(tmp_path, moved, monkeypatch):
     _, boot, _ = lmdb_store._machine()
     old = moved("container", boot, "1")
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        with suppress(BaseException):
-            monkeypatch.setattr(lmdb_store, "_machine", lambda: ("container", boot, "1"))
-            store = open_lmdb_store(tmp_path)
-            os.write(ready[1], b"%d" % (store.position() == ("log", 1)))
-            os.read(go[0], 1)
+
+    def work(told):
+        monkeypatch.setattr(lmdb_store, "_machine", lambda: ("container", boot, "1"))
+        store = open_lmdb_store(tmp_path)
+        told(b"%d" % (store.position() == ("log", 1)))
         os.kill(os.getpid(), signal.SIGKILL)
-    os.close(ready[1])
-    assert os.read(ready[0], 1) == b"1"
-    applied(tmp_path, 7, b"7")
-    assert old.exists()
-    os.close(go[1])
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+
+    with child(work, killed=True) as opened:
+        assert opened == b"1"
+        applied(tmp_path, 7, b"7")
+        assert old.exists()
     store = open_lmdb_store(tmp_path)
     assert (store.position(), old.exists()) == (("log", 7), False)
     store.close()
-    os.close(ready[0])
-    os.close(go[0])
 
 
 def test_a_snapshot_that_another_process_holds_does_not_let_the_file_grow(tmp_path):
