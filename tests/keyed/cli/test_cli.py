@@ -84,14 +84,6 @@ def test_what_only_looks_like_an_option_is_a_value(changelog, capsys):
     assert main(["compact", changelog.path, "--lag", "3600"]) == 0
 
 
-@pytest.mark.parametrize("program", [["-m", "keyed.cli"], ["-c", "from keyed.cli.main import console; console()"]])
-def test_it_runs_as_a_program(changelog, program):
-    command = [sys.executable, *program, "compact", changelog.path, "--lag-seconds", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert len(done.stdout.splitlines()) == 3
-    assert len(bases(changelog)) == 2
-
-
 def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -278,14 +278,25 @@ def test_fields_are_added_in_place_and_wider_ones_converted():
         assert [record.value for record in harness.take_output()] == [Wide(3.0, "EUR")]
 
 
-def test_a_value_that_would_change_is_refused_in_place_and_nothing_is_changed():
-    before = function_of({"total": ("value", int)})
-    after = function_of({"total": ("value", float)}, StateMigration(converted={"total": float}))
-    harness = KeyedTestHarness(before, key=of_key)
-    harness.process(("a", 2**53 + 1))
+CHANGED = [
+    (int, float, 2**53 + 1, None),
+    (float, int, 0.5, None),
+    (float, int, float("nan"), None),
+    (float, int, 3.0, "3"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "number", "converted"), CHANGED)
+def test_a_value_that_would_change_is_refused_in_place_and_nothing_is_changed(old, new, number, converted):
+    harness = KeyedTestHarness(function_of({"total": ("value", old)}), key=of_key)
+    harness.process(("a", number))
     snapshot = harness.snapshot()
-    harness.crash_and_recover(after)
-    with pytest.raises(StateSchemaChanged, match=r"value state 'total' of key 'a': int as float.*would change"):
+    harness.crash_and_recover(function_of({"total": ("value", new)}, StateMigration(converted={"total": new})))
+    if converted:
+        assert shown(harness, [("a", 1)])[-1] == f"('a', {{'total': {converted}}})"
+        return
+    conversion = rf"value state 'total' of key 'a': {old.__name__} as {new.__name__}: .*(would change|is not a int)"
+    with pytest.raises(StateSchemaChanged, match=conversion):
         harness.process(("b", 1))
     assert harness.snapshot() == snapshot
 
@@ -298,7 +309,11 @@ REMEDIES: list[tuple[Any, Any, str]] = [
     ),
     ({"n": ("list", Narrow)}, {"n": ("list", Wide)}, r"new fields, .*StateMigration\(added={'n': {'currency': ...}}"),
     ({"n": ("value", int)}, {}, r"Declare it again; to drop its values, declare .*StateMigration\(dropped=\['n'\]\)"),
-    ({"n": ("value", int)}, {"m": ("value", int)}, r"renamed, .*StateMigration\(renamed={'n': 'm'}\) on the class"),
+    (
+        {"n": ("value", int)},
+        {"m": ("value", int)},
+        r"'n' is gone, and 'm' is new .*same type: .* renamed, .*Migration\(renamed={'n': 'm'}\) on the class",
+    ),
     ({"n": ("value", int)}, {"n": ("value", str)}, r"under another name, and this one as it was or .*dropped=\['n'\]"),
     ({"n": ("value", int)}, {"n": ("list", int)}, r"under another name, and this one as it was or .*dropped=\['n'\]"),
 ]

@@ -41,27 +41,10 @@ def _die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _half_written(file: int, data: Any) -> None:
-    os.write(file, bytes(data)[: len(data) // 2])
-    _die()
-
-
-class _Calls:
-    """The module `os` as a module of the changelog sees it, with one call replaced."""
-
-    def __init__(self, name: str, call: Callable[..., Any]) -> None:
-        self.__dict__[name] = call
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-
-#: Point → what of the program it stands in: an object, a name, and what happens there instead or before.
+#: Point → what of the program it stands in: an object, a name, and what happens there instead or before. Deaths at
+#: each call to the operating system are in `tests/keyed/changelog/directory/test_crashes.py`.
 POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "before append": (writer.DirectoryWriter, "append", _die),
-    "mid-record": (files, "write", _half_written),
-    "after append before fsync": (files, "fsync", _die),
-    "after fsync before commit": (files, "link", _die),
     "after commit before the folder is synced": (files, "sync_folder", _die),
     "after the position before the export": (DirectoryChangelog, "put_position", _die),
     "before the checkpoint's commit": (CommitStore, "make_durable", _die),
@@ -72,7 +55,7 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 AFTER = {"after the position before the export"}
 #: One of each part: writing, compacting, restoring.
-FAST = ("mid-record", "mid-compaction, in the new base", "mid-restore")
+FAST = ("after commit before the folder is synced", "mid-compaction, in the new base", "mid-restore")
 
 
 def mark(point: str, recovered_from: str) -> pytest.MarkDecorator | tuple[()]:
@@ -105,12 +88,8 @@ def dying(point: str, nth: int) -> None:
             _die()
         return result
 
-    if hasattr(place, name):
-        real = getattr(place, name)
-        setattr(place, name, call)
-    else:
-        real = getattr(os, name)
-        place.os = _Calls(name, call)
+    real = getattr(place, name)
+    setattr(place, name, call)
 
 
 def work(folder: Path, point: str, nth: int) -> None:

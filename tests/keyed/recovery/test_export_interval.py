@@ -13,9 +13,7 @@ from keyed import DirectoryChangelog, KeyedProcessFunction, RestorePoint, ValueS
 from keyed.changelog.model import all_positions
 from keyed.errors import DefinitionError
 from keyed.recovery import flush, read_changelog, verify
-from tests.keyed.recovery import jobs
-from tests.keyed.recovery.jobs import Life
-from tests.keyed.recovery.test_restore import Stop, broken_off, stopped_after
+from tests.keyed.recovery.test_restore import Stop, stopped_after
 
 ROWS = [{"key": f"k{number % 3}", "n": number} for number in range(40)]
 
@@ -116,21 +114,6 @@ def test_a_new_changelog_for_a_checkpoint_with_waiting_commits_starts_with_a_sna
     commits = [commit for commit, _ in other.reader(0).commits()]
     assert [(commit.sequence, commit.snapshot) for commit in commits[:2]] == [(20, True), (21, False)]
     assert changes(other)[-20:] == changes(each[0])[-20:]
-
-
-@pytest.mark.parametrize("name", ["tumbling", pytest.param("vectorized-hopping", marks=pytest.mark.long)])
-def test_jobs_restored_at_another_parallelism_write_the_same(tmp_path, name):
-    whole = Life(tmp_path / "whole", name)
-    jobs.run(whole)
-    life = Life(tmp_path / "life", name, export_interval=400)
-    broken_off(life, 9)
-    life.lose_checkpoint()
-    life.parallelism = 3
-    broken_off(life, 14)
-    jobs.run(life, compact_every=3)
-    assert jobs.rows_of(life.folder) == jobs.rows_of(whole.folder)
-    for operator in life.operators():
-        assert not [group.problem for group in verify(life.changelog(operator, life.number)) if group.problem]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "10 seconds", True])

