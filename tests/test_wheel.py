@@ -179,6 +179,11 @@ def distributions_of(requirements):
 @pytest.mark.slow
 def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(site, tmp_path):
     own = Distribution.at(next(site.glob("keyed_streams-*.dist-info")))
+    assert {(entry.group, entry.name): entry.value for entry in own.entry_points} == {
+        ("console_scripts", "keyed"): "keyed.cli.main:console",
+        ("pytest11", "keyed.pytest_plugin"): "keyed.pytest_plugin",
+        ("hypothesis", "keyed"): "keyed.pytest_plugin:register_strategies",
+    }
     found = distributions_of(own.requires)
     assert sorted(found) == ["attrs", "lmdb", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())

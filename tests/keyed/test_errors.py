@@ -8,7 +8,6 @@ from email.message import Message
 
 import pytest
 
-from docs.generate import ROOT
 from keyed import errors
 from keyed.cli.main import main
 from keyed.errors import ChangelogDiverged, CorruptionError, UserFunctionError, remedy
@@ -33,8 +32,8 @@ def test_every_error_is_explained(cls, capsys):
     assert main(["explain", cls.code.lower()]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{cls.__name__}: {cls.__doc__.partition(chr(10))[0]}")
-    has_section = f"### `{cls.__name__}`\n" in (ROOT / "docs" / "troubleshooting.md").read_text()
-    assert ("Cause" in text, "Remed" in text) == (has_section, has_section)
+    has_section = cls is not errors.KeyedError
+    assert ("\nCause" in text, "Remed" in text) == (has_section, has_section)
     assert "](" not in text.partition("```")[0]
     assert "keyed.example" not in text
 
@@ -56,14 +55,6 @@ def test_a_real_address_of_the_metadata_is_printed(monkeypatch, capsys):
         monkeypatch.setattr("keyed.cli.explain_command.metadata", lambda _, found=found: found)
         assert main(["explain", "RowError"]) == 0
         assert ("https://" in (text := capsys.readouterr().out), text.count(printed) > 0) == (bool(printed), True)
-
-
-def test_every_error_has_cause_and_remedy():
-    text = (ROOT / "docs" / "troubleshooting.md").read_text()
-    sections = re.split(r"^### `(\w+)`$", text, flags=re.MULTILINE)[1:]
-    found = dict(zip(sections[::2], sections[1::2], strict=True))
-    assert set(found) == set(errors.__all__) - {"KeyedError"}
-    assert [name for name, section in found.items() if "**Cause" not in section or "**Remedy" not in section] == []
 
 
 def test_an_error_of_another_package_is_explained_as_its_base():

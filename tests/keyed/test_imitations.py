@@ -26,10 +26,12 @@ from pyiceberg.catalog import load_catalog
 
 import keyed
 from keyed import pyflink, sql
+from keyed.arrow.write import table_of_values
 from keyed.base.schemas import schema_of
-from keyed.destinations.kafka import TopicWriter
+from keyed.destinations.kafka import TopicWriter, _columns
 from keyed.destinations.sink import Owner
 from keyed.errors import DefinitionError, KeyedError, SinkError, StateDefinitionError
+from keyed.runtimes.local.table_rows import _table
 from keyed.tables import read_tables
 from keyed.testing import KeyedTestHarness
 from keyed.topics import KafkaSink
@@ -386,24 +388,17 @@ def test_a_key_of_a_table_that_is_no_name_is_refused(given):
         TableState("k string, n bigint", key=given)
 
 
-@pytest.mark.parametrize("where", ["parquet", "Kafka", "vectorized"])
-def test_what_has_fields_and_is_no_named_tuple_has_no_columns(where, tmp_path):
-    from keyed.arrow.write import table_of_values
-    from keyed.destinations.kafka import _columns
-    from keyed.runtimes.local.table_rows import _table
-
-    if where == "vectorized":
-        with pytest.raises(KeyedError, match="has no columns"):
-            _table([HasFields()], None, None, "here")
-    elif where == "Kafka":
-        with pytest.raises(KeyedError, match="rows with named columns"):
-            _columns(HasFields())
-    else:
-        output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda *_: HasFields()))
-        with pytest.raises(KeyedError, match="have no columns"):
-            output.run(tmp_path / "out")
-    with pytest.raises(KeyedError):
-        table_of_values([HasFields()], None)
+def test_what_has_fields_and_is_no_named_tuple_has_no_columns(tmp_path):
+    output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda *_: HasFields()))
+    uses: list[tuple[Callable[[], Any], str]] = [
+        (lambda: output.run(tmp_path / "out"), "have no columns"),
+        (lambda: _columns(HasFields()), "rows with named columns"),
+        (lambda: _table([HasFields()], None, None, "here"), "has no columns"),
+        (lambda: table_of_values([HasFields()], None), "no columns|column"),
+    ]
+    for use, message in uses:
+        with pytest.raises(KeyedError, match=message):
+            use()
 
 
 def test_a_key_of_a_topic_without_a_text_of_its_own_is_refused():

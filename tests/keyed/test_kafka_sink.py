@@ -361,12 +361,8 @@ def test_wrong_definitions_are_refused(make, said):
 
 
 def test_two_outputs_of_a_query_have_two_ids():
-    class Same(keyed.KeyedProcessFunction):
-        def process_element(self, value, ctx):
-            yield (value.user,)
-
     late = keyed.OutputTag("late", "user string")
-    output = keyed.stream([{"user": "ann"}]).key_by("user").process(Same(), "user string")
+    output = keyed.stream([{"k": "ann", "n": 1}]).key_by("k").process(Same(), "k string, n bigint")
     sink = KafkaSink("t", bootstrap="b")
     with pytest.raises(DefinitionError, match="two outputs have the transactional_id 'keyed-t'"):
         keyed.run(output.to(sink), output.side_output(late).to(KafkaSink("t", bootstrap="b")))

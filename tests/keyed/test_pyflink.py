@@ -48,6 +48,7 @@ from keyed.pyflink import (
     WindowFunction,
 )
 from keyed.testing import KeyedTestHarness
+from tests.support.data_files import read_data
 
 
 class SecondField(TimestampAssigner):
@@ -562,29 +563,8 @@ def test_a_union_is_a_stream_of_both():
     assert len(list(again.map(lambda value: value[1]).execute_and_collect())) == 10
 
 
-#: ``pyflink.datastream.__all__`` of Flink 2, and names of ``pyflink.common`` and the connectors.
-THEIRS = """
-    StreamExecutionEnvironment DataStream KeyedStream WindowedStream ConnectedStreams BroadcastStream
-    BroadcastConnectedStream DataStreamSink MapFunction CoMapFunction FlatMapFunction CoFlatMapFunction
-    ReduceFunction FilterFunction ProcessFunction KeyedProcessFunction CoProcessFunction KeyedCoProcessFunction
-    WindowFunction ProcessWindowFunction AggregateFunction BroadcastProcessFunction KeyedBroadcastProcessFunction
-    RuntimeContext TimerService CheckpointingMode CheckpointConfig ExternalizedCheckpointCleanup
-    ExternalizedCheckpointRetention StateBackend HashMapStateBackend EmbeddedRocksDBStateBackend CustomStateBackend
-    MemoryStateBackend RocksDBStateBackend FsStateBackend PredefinedOptions CheckpointStorage
-    JobManagerCheckpointStorage FileSystemCheckpointStorage CustomCheckpointStorage RuntimeExecutionMode Window
-    TimeWindow CountWindow GlobalWindow WindowAssigner MergingWindowAssigner TriggerResult Trigger
-    TimeCharacteristic TimeDomain KeySelector Partitioner SourceFunction SinkFunction SlotSharingGroup MemorySize
-    OutputTag
-    CompletableFuture Configuration ExecutionConfig ExecutionMode InputDependencyConstraint JobClient
-    JobExecutionResult JobStatus RestartStrategies RestartStrategyConfiguration SimpleStringSchema
-    SerializationSchema DeserializationSchema JsonRowDeserializationSchema CsvRowSerializationSchema
-    AvroRowDeserializationSchema KafkaSource KafkaSourceBuilder FlinkKafkaConsumer FlinkKafkaProducer
-    KafkaOffsetsInitializer KafkaSink KafkaRecordSerializationSchema DeliveryGuarantee FileSource FileSink
-    StreamFormat BucketAssigner NumberSequenceSource PulsarSource JdbcSink RowKind
-"""
-
-
-@pytest.mark.parametrize("name", THEIRS.split())
+#: ``pyflink.datastream.__all__`` of Flink 2, and names of ``pyflink.common`` and the connectors, are in the file.
+@pytest.mark.parametrize("name", read_data("keyed/pyflink_names.json"))
 def test_every_name_of_pyflink_is_here_or_explains_itself(name):
     if name in flink.__all__:
         assert getattr(flink, name)

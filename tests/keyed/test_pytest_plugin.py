@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -157,42 +156,3 @@ def test_one_spark_session_serves_the_run(tmp_path):
     )
     _, said = run_pytest(tmp_path)
     assert "2 passed" in said, said
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_an_installed_wheel_brings_the_plugin_and_hypothesis_entry_point(tmp_path):
-    """A new environment has the wheel of this project, and of the others' what is installed here."""
-
-    def run(*command):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    python = str(tmp_path / "env" / "bin" / "python")
-    for command in (
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", "dist", str(ROOT)],
-        [sys.executable, "-m", "venv", "env"],
-        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--find-links", "dist", "keyed", "--pre"],
-    ):
-        code, said = run(*command)
-        assert code == 0, said
-    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
-    write_program(tmp_path)
-    (tmp_path / "test_where.py").write_text(
-        "import keyed\n"
-        "from pathlib import Path\n"
-        "from hypothesis import strategies as st\n"
-        f"def test_where(): assert Path(keyed.__file__).is_relative_to({str(site)!r})\n"
-        "def test_types():\n"
-        "    from keyed.testing.scripts import Rescale\n"
-        "    assert st.from_type(Rescale).example().parallelism >= 1\n"
-    )
-    pytest_ = (python, "-W", "ignore", "-m", "pytest", "-q", "--keyed-seed=11")
-    for options in (["--keyed-update"], []):
-        code, said = run(*pytest_, *options)
-        assert (code, "6 passed" in said) == (0, True), said
-    (tmp_path / "golden" / "test_count.test_golden.txt").write_text("another\n")
-    code, said = run(*pytest_, "-k", "golden")
-    assert (code, "--keyed-update rewrites it" in said) == (1, True), said

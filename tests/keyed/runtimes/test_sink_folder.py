@@ -162,8 +162,9 @@ def test_a_folder_without_a_mark_is_refused(tmp_path):
 
 def test_a_path_that_cannot_be_a_folder_is_refused_before_the_first_row(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(SinkError, match=r"Parquet sink '.*/file/out': .*Not a directory.*give the path"):
-        counts(elements(2)).run(tmp_path / "file" / "out")
+    for path in ("file", "file/out"):
+        with pytest.raises(SinkError, match=rf"Parquet sink '.*/{path}': .*give the path of a folder that can be"):
+            counts(elements(2)).run(tmp_path / path)
 
 
 def test_a_damaged_mark_is_named(tmp_path):
@@ -454,6 +455,3 @@ def test_a_local_query_keeps_others_out_of_its_folder_while_it_runs(tmp_path):
     assert len(refused) == 1
     assert "another query has just begun to write to the folder" in refused[0]
     assert pq.read_table(out).column("k").to_pylist() == ["a", "a"]
-    (tmp_path / "file").touch()
-    with pytest.raises(SinkError, match="give the path of a folder that can be written"):
-        counts(elements(1)).run(str(tmp_path / "file"))
