@@ -93,7 +93,8 @@ def test_values_that_spark_does_not_have_are_hashed_too():
     assert len({key_hash(value) for value in values}) == len(values)
 
 
-DEEP = reduce(lambda inner, _: (inner,), range(40), ())
+NOTHING: Any = ()
+DEEP = reduce(lambda inner, _: (inner,), range(40), NOTHING)
 
 
 @pytest.mark.parametrize("key", [[1], dt.datetime(2024, 1, 1), "\ud800", Decimal("NaN"), object(), (1, [2]), DEEP])
