@@ -12,8 +12,6 @@ import attrs
 
 from keyed.base.arguments import named
 from keyed.base.schemas import Schema
-from keyed.destinations.delta_table import delta_sink
-from keyed.destinations.iceberg_table import iceberg_sink
 from keyed.destinations.parquet import parquet_sink
 from keyed.destinations.sink import Owner, Sink, SinkBatch, SinkWriter, local_folder
 from keyed.errors import DefinitionError
@@ -168,8 +166,9 @@ def _check_parameters(function: Callable[..., object]) -> None:
     Raises:
         DefinitionError: It has other parameters.
     """
-    if function in (collect_sink, parquet_sink, delta_sink, iceberg_sink):
-        raise DefinitionError(f"sink={function.__name__} is a function; call it: keyed.{function.__name__}(...)")
+    name = named(function)
+    if str(getattr(function, "__module__", "")).startswith("keyed.") and name.lower().endswith(("sink", "topic")):
+        raise DefinitionError(f"sink={name} makes a sink, and is none; call it: {name}(...)")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -179,6 +178,6 @@ def _check_parameters(function: Callable[..., object]) -> None:
         signature.bind(None, 0, **({"query_id": ""} if takes_query(function) else {}))
     except TypeError as error:
         raise DefinitionError(
-            f"sink={named(function)} is called with two arguments, function(batch, batch_id), and the query's id if it "
+            f"sink={name} is called with two arguments, function(batch, batch_id), and the query's id if it "
             f"has a parameter query_id: {error}"
         ) from None

@@ -73,8 +73,8 @@ def test_rows_with_other_fields_become_rows_of_the_declared_columns_as_on_spark(
     [
         (lambda batch: None, r"sink=<lambda> is called with two arguments, function\(batch, batch_id\), .*: too many"),
         (lambda batch, number, more: None, r"function\(batch, batch_id\), .*: missing a required argument: 'more'"),
-        (keyed.collect_sink, r"call it: keyed\.collect_sink\(\.\.\.\)"),
-        (keyed.parquet_sink, r"call it: keyed\.parquet_sink\(\.\.\.\)"),
+        (keyed.collect_sink, r"call it: collect_sink\(\.\.\.\)"),
+        (keyed.topics.KafkaSink, r"sink=KafkaSink makes a sink, and is none; call it: KafkaSink\(\.\.\.\)"),
     ],
 )
 def test_a_function_that_takes_no_batches_is_refused_before_the_first_row(sink, said):
