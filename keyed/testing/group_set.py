@@ -25,7 +25,7 @@ from keyed.engine.group_log import GroupMeta
 from keyed.engine.held_rows import HELD_ROWS
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, StateAccessError
 from keyed.job.context import Timer
 from keyed.job.functions import Function, OperatorSpec, Store, check_parallelism, declared_states
 from keyed.job.restoring import RestorePoint
@@ -76,7 +76,7 @@ class GroupSet:
         """Run a micro-batch, one batch per key group, and commit it; commit nothing if a group fails."""
         results = []
         try:
-            for group, batch in zip(self.members, batches, strict=True):
+            for group, batch in zip(self._check_open(), batches, strict=True):
                 results.append(group.run(batch))
         except BaseException:
             self._commits.rollback()
@@ -86,10 +86,15 @@ class GroupSet:
 
     def committed(self) -> Iterator[tuple[KeyGroup, GroupMeta, LocalStore]]:
         """Yield the key groups that have committed, each with its meta record and its content."""
-        for group in self.members:
+        for group in self._check_open():
             meta, store = group.committed()
             if meta is not None:
                 yield group, meta, store
+
+    def _check_open(self) -> list[KeyGroup]:
+        if not self.members:
+            raise StateAccessError("the harness is closed; use it within its with block")
+        return self.members
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the committed entries of all key groups."""

@@ -507,6 +507,8 @@ class KeyedTestHarness(DrivenFunction, Shown):
         self.reload_tables()
 
     def __repr__(self) -> str:
+        if not self._groups.members:
+            return f"KeyedTestHarness({self.function!r}, closed)"
         parts = [f"watermark {clock_text(self._watermark)}", f"processing time {time_text(self._processing_time)}"]
         for name in self.state_names:
             for namespace in (None, *self.namespaces(name)):

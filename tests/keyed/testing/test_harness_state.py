@@ -157,7 +157,11 @@ def test_the_representation_tells_what_a_failing_test_wants_to_know():
         assert repr(harness) == "KeyedTestHarness(Count(), watermark none, processing time 0)"
         harness.process("a", 5)
         assert "count {'a': 1}, timers [('a', 90)], output [Record(value=1, timestamp=5)])" in repr(harness)
-    assert "Count()" in repr(harness)
+    assert repr(harness) == "KeyedTestHarness(Count(), closed)"
+    # Not empty, as if a test had passed.
+    for read in (harness.pending_timers, harness.state_entries, lambda: harness.state("count"), harness.end_of_input):
+        with pytest.raises(keyed.errors.StateAccessError, match="the harness is closed; use it within its with block"):
+            read()
 
 
 def test_the_representation_has_namespaces_and_side_outputs_of_vectorized_functions_too():
