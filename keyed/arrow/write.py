@@ -129,7 +129,12 @@ def arrow_type(type_: str, where: str = "type") -> pa.DataType:
     if _INTERVAL.fullmatch(lower):
         return pa.duration("us")
     if digits := _DECIMAL.fullmatch(lower):
-        return pa.decimal128(int(digits[1] or 10), int(digits[2] or 0))
+        precision, scale = int(digits[1] or 10), int(digits[2] or 0)
+        if not max(1, scale) <= precision <= 38:
+            raise OutputDefinitionError(
+                f"{where}: {type_!r} must have 1 to 38 digits, at least those after the point, as decimal(18,2) has"
+            )
+        return pa.decimal128(precision, scale)
     if lower.endswith(">"):
         inside = text[text.index("<") + 1 : -1]
         if lower.startswith("array<"):

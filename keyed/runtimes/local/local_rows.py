@@ -338,7 +338,9 @@ def check_column(name: str, columns: Sequence[str], operator: str) -> None:
         DefinitionError: The column is missing.
     """
     if name not in columns:
-        raise DefinitionError(f"operator {operator!r}: column {name!r} is not in the source: {', '.join(columns)}")
+        raise DefinitionError(
+            f"operator {operator!r}: column {name!r} is not in the source: {', '.join(columns) or 'it has none'}"
+        )
 
 
 def partitioned(source: Source, rows: SourceRows) -> SourceRows:
