@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import attrs
 import msgspec
 
+from keyed.errors import SourceError
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.formats.typed_columns import by_folded_name
 
@@ -131,9 +132,14 @@ def file_parts(path: Path, columns: Mapping[str, SqlType], names_of: NamesOf, *,
         waits: A last line without a newline is not read yet, nor is a last row of CSV with an open quote.
     """
     if path.suffix.lower() == ".parquet":
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(path) as file:
+        try:
+            opened = pq.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"{path} cannot be read as Parquet: {error}") from error
+        with opened as file:
             names = names_of(file.schema_arrow.names)
             done = 0
             for batch in file.iter_batches(ROWS, columns=list(names.values())):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.errors import SourceError
 from keyed.formats import file_rows
 from keyed.formats.file_rows import file_parts
 from keyed.formats.sql_types import INT, STRING
@@ -103,3 +104,10 @@ def test_a_last_row_of_csv_with_an_open_quote_waits_with_a_checkpoint_and_is_bad
     path.write_text("k,n\na,1\n" + end.rstrip('"') + '3"\n' if end[0] == "b" else "k,n\na,1\n" + end + '",2\n')
     rows, bad = read(path, waits=True)
     assert (len(rows), bad) == (2, {})
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path):
+    path = tmp_path / "r.parquet"
+    path.write_text("junk")
+    with pytest.raises(SourceError, match=r"r\.parquet cannot be read as Parquet: Parquet file size is 4 bytes"):
+        next(file_parts(path, {}, lambda names: {}, waits=False))
