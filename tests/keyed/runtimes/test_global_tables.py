@@ -13,7 +13,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError, RowError, SourceError, StateDefinitionError
 from keyed.job.global_tables import TableReader
-from keyed.runtimes.spark.query import job
+from keyed.runtimes.spark.checkpoint import global_table_files
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.conftest import long_on_spark
 from tests.keyed.runtimes.spark.functions import (
@@ -196,7 +196,7 @@ def test_a_dataframe_beside_a_batch(spark):
 
 @pytest.mark.long
 def test_versions_older_than_the_batches_that_spark_keeps_are_deleted(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_TIDY", 1)
+    monkeypatch.setattr(global_table_files, "_TIDY", 1)
     folder, table = tmp_path / "ck" / "keyed-global" / "rates", [rates(EUR=0)]
     payments = files(spark, tmp_path / "in")
 

@@ -36,12 +36,13 @@ from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, defined_states, read_begin, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.checkpoint.folder import checkpoint_folder, spark_path
+from keyed.runtimes.spark.checkpoint.global_table_files import TableFiles
 from keyed.runtimes.spark.checkpoint.spark_recovery import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports, group_marks, summed
 from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone, raise_translated
-from keyed.runtimes.spark.query.job import PARTITIONS, Job, TableFiles, partitions_of, tables_in
+from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, FrameBatch, Writer
 from keyed.runtimes.spark.session.ship import shipped
 from keyed.runtimes.spark.session.spark_session import checkpoint_settings, is_here, settings, shares_files
@@ -380,7 +381,7 @@ class StreamJob(Job):
         together = lines(self._last, None if layout is None else layout.sizes)
         tick_files = None if ticks is None else ticks.frame()
         last = folder.last_commit() if folder.is_writable else None
-        tables = self._tables = TableFiles(self._session, folder, tables_in(self._last))
+        tables = self._tables = TableFiles(self._session, folder, self._last)
         tables.write_changed()
         plan = self._built(
             together,

@@ -1,1 +1,4 @@
-"""The Spark session, its Java runtime, and the shipping of keyed to remote workers."""
+"""The Spark session.
+
+- `spark_session`: its settings and their checks. `java`: its Java runtime. `ship`: keyed for remote workers.
+"""
