@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -57,10 +58,10 @@ FORMS: dict[str, list[Any]] = {
     "timestamp": [0, dt.datetime(2020, 7, 1, tzinfo=BERLIN), dt.datetime(1, 1, 2, tzinfo=dt.UTC)],
     "timestamp_ntz": [dt.datetime(9999, 12, 31)],
     "interval day to second": [dt.timedelta(days=-1, microseconds=1)],
-    "array<double>": [[1, 2.5], (1,), {3}, [None]],
+    "array<double>": [[1, 2.5], (1,), {3}, [None, math.nan]],
     "array<string>": [["a"], (UUID(int=2), Colour.RED)],
     "map<string,timestamp>": [{"a": 0}, {}],
-    "struct<a:int,b:double>": [{"a": 1, "b": 2}, (1, 2), Point(1, 2), row(b=1, a=2)],
+    "struct<a:int,b:double>": [{"a": 1, "b": math.nan}, (1, 2), Point(1, 2), row(b=1, a=2)],
     "array<struct<a:decimal(5,1),b:float>>": [[{"a": 1, "b": 2}, (Decimal("1.0"), 0.1)], [None]],
 }
 

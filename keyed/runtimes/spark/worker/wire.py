@@ -33,7 +33,7 @@ note. Side outputs, forwarded notes of earlier stages, and the group's mark are 
 
 Spark accepts Arrow columns without conversion, except for some types, which it converts value by value, and timestamps,
 which it converts by the session's time zone. A timestamp is therefore sent as microseconds, which the plan converts
-back (`Emitter.ddl`, `Emitter.expressions`); nested columns are sent as Python values.
+back (`Emitter.ddl`, `Emitter.expressions`); nested columns are sent as Python values, with NumPy's NaN.
 """
 
 from __future__ import annotations
@@ -584,8 +584,19 @@ def _wired(array: Any, type_: str) -> Any:
     if _is_timestamp(type_):
         return _extension(array.cast(pa.int64()))
     if pa.types.is_nested(array.type):
-        return pd.Series(plain_values(array), dtype=object)
+        values = plain_values(array)
+        # A column that has NaN is not equal to itself.
+        return pd.Series(values if array.equals(array) else _keep_nan(values), dtype=object)
     return _extension(array)
+
+
+def _keep_nan(value: Any) -> Any:
+    """Replace each NaN in a value by NumPy's: Spark reads Python's own as null, as pandas does."""
+    if isinstance(value, dict):
+        return {_keep_nan(key): _keep_nan(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [*map(_keep_nan, value)]
+    return np.float32(value) if isinstance(value, float) and np.isnan(value) else value
 
 
 def _extension(array: Any) -> Any:

@@ -76,6 +76,11 @@ def test_timestamps_travel_as_microseconds():
     assert made.expressions == ["timestamp_micros(`t`) AS `t`", "`n`", NOTE]
 
 
+def test_nan_in_values_is_not_null():
+    rows, _ = frames(emitter("m map<string,array<double>>", timestamps=False), [(({"k": [float("nan"), None]},), 0)])
+    assert str(rows["m"]) == "[{'k': [nan, None]}]"
+
+
 def test_a_value_that_does_not_fit_names_operator_output_and_column():
     with pytest.raises(OutputDefinitionError, match="operator 'op', main output, column 'n': 'x'"):
         frames(emitter(), [(("a", "x"), 1)])
