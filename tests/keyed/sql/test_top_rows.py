@@ -31,7 +31,7 @@ def places(found: ScriptResult, name: str = "top") -> dict[Any, Any]:
 def test_the_table_has_the_first_rows_of_all_whatever_the_batches(kind, seed):
     draw = random.Random(seed)
     totals = [0.0, 1.0, 2.0, 3.0, None, math.nan, math.inf]
-    rows = [order(draw.randrange(9), draw.choice("abc"), draw.choice(totals), time) for time in range(30)]
+    rows = [order(draw.randrange(9), draw.choice("abc"), draw.choice(totals), time) for time in range(20)]
     kept = rows if kind == "STREAM" else list({row["id"]: row for row in rows}.values())
     kept = [row for row in kept if row["total"] != 0]
     by_id = (lambda row: row["id"]) if kind == "TABLE" else (lambda row: row["ROWTIME"])

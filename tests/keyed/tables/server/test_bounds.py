@@ -229,7 +229,7 @@ def test_the_memory_of_large_answers_is_returned(tables):
 
 def test_a_process_that_was_killed_is_replaced(tables):
     with client_of(tables) as ask:
-        for _ in range(3):
+        for _ in range(2):
             assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
             # That of a query of an earlier server may still be ending.
             until(lambda: len(worker_processes()) == 1)

@@ -120,14 +120,13 @@ def test_rows_in_which_an_expression_fails_are_counted_in_an_event(ask):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_a_limit_of_any_size_ends_the_stream_with_an_event(job, limit):
+def test_a_limit_of_any_size_ends_the_stream_with_an_event(job, ask, limit):
     harness, tables = job
     harness.process(("Second", 3))
     until(lambda: "Second" in tables["sold"])
-    with client_of(tables, sql_seconds=60) as client:
-        with pushed(client, f"SELECT n FROM sold EMIT CHANGES LIMIT {limit}") as stream:
-            found = [kind for _, kind, _ in events(stream) if kind]
-        assert found == ["snapshot"] * limit + ["end"]
+    with pushed(ask, f"SELECT n FROM sold EMIT CHANGES LIMIT {limit}") as stream:
+        found = [kind for _, kind, _ in events(stream) if kind]
+    assert found == ["snapshot"] * limit + ["end"]
 
 
 @pytest.mark.parametrize(
