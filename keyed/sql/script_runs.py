@@ -742,7 +742,11 @@ class _Script:
         self.session = sessions[0] if sessions else spark
         of_topics = [each for each in definitions.sources.sources if each.topic in records_of and not each.is_query]
         pairs = [(definitions.named(name), rows, False) for name, rows in rows_of.items() if name not in self._bound]
-        pairs += [(each, records_of[each.topic], True) for each in of_topics]
+        pairs += [
+            (each, records_of[each.topic], True)
+            for each in of_topics
+            if records_of[each.topic] or each.name not in definitions.inserts
+        ]
         pairs += [(definitions.named(name), rows, False) for name, rows in definitions.inserts.items()]
         if self._kafka is not None:
             names = {source.name for source, _, _ in pairs} | self._bound.keys()
@@ -758,6 +762,11 @@ class _Script:
         common: dict[str, Any] = {"is_strict": definitions.is_strict, "latest": latest, "waits": self._keeps}
         common |= {"missing": self._missing, "registry": self._registry}
         for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
+            if source.name in self._inputs or source.name in self._bound:
+                raise DefinitionError(
+                    f"{where}: {source.name} has rows from two of streams=, topics= and INSERT INTO ... VALUES; give "
+                    "all rows in one of them"
+                )
             places = iter(places_of[source.topic]) if is_topic and places_of else None
             common |= {"is_topic": is_topic, "places": places}
             self._inputs[source.name] = ScriptInput(source, rows, self._skipped, **common)

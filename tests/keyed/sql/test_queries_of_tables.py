@@ -149,6 +149,8 @@ def test_parameters_are_values_and_never_text():
         sql.script(counted, {"sales": rows}, parameters=[1, 1])
     inserted = SALES + "CREATE STREAM out AS SELECT * FROM sales; INSERT INTO sales (title, price) VALUES (?, ?);"
     assert sql.script(inserted, parameters=["a;b", 3])["out"][0].key == "a;b"
+    with pytest.raises(DefinitionError, match=r"sales has rows from two of streams=, .*; give all rows in one of them"):
+        sql.script(inserted, {"sales": rows}, parameters=["a;b", 3])
 
 
 @pytest.mark.parametrize(
