@@ -113,10 +113,22 @@ class CollectSink(Sink):
 
     def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
         """See `Sink`."""
-        return CallingWriter(self._collect)
+        return _CollectWriter(self.batches, owner.next_batch)
 
-    def _collect(self, rows: SinkBatch, batch_id: int) -> None:
-        self.batches[batch_id] = rows.rows
+
+class _CollectWriter(SinkWriter):
+    def __init__(self, batches: dict[int, list[Any]], next_batch: int) -> None:
+        self._batches = batches
+        self._next_batch = next_batch
+
+    def claim(self, repeated: int | None = None) -> None:
+        """Remove the later batches, which are those of another query. See `SinkWriter`."""
+        for batch_id in [each for each in self._batches if each >= self._next_batch]:
+            del self._batches[batch_id]
+
+    def write(self, rows: SinkBatch, batch_id: int) -> None:
+        """See `SinkWriter`."""
+        self._batches[batch_id] = rows.rows
 
 
 def collect_sink() -> CollectSink:

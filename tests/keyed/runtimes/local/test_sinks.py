@@ -88,6 +88,19 @@ def test_functions_get_rows():
     assert got == [(0, [(1, "a"), (2, "a")]), (1, [])]
 
 
+def test_a_collecting_sink_has_the_values_of_the_last_query_alone(tmp_path):
+    sink = keyed.collect_sink()
+
+    def run(*numbers, **options):
+        emitting(*numbers).run(sink, rows_per_batch=1, drain=False, **options)
+        return [row.n for row in sink.values]
+
+    assert run(1, 2, 3) == [1, 2, 3]
+    assert run(4) == [4]
+    assert run(5, checkpoint=tmp_path) == [5]
+    assert run(5, 6, checkpoint=tmp_path) == [5, 6]
+
+
 def test_a_sink_that_raises_is_named_with_the_batch():
     def store(batch, number):
         if number == 1:
