@@ -7,7 +7,7 @@ fields with a default are ``None`` if they were not stored. An enum is replaced 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 from keyword import iskeyword
 from operator import or_
 from struct import Struct
@@ -49,11 +49,17 @@ def value_reader(fingerprint: Any) -> Callable[[bytes], Any]:
         CorruptionError: It is not a fingerprint.
     """
     try:
-        return value_codec(_stand_in(fingerprint)).decode
+        return _compile_reader(msgspec.json.encode(fingerprint))
     except _NoStandIn:
         return _decode_plain
     except (EncodingError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CorruptionError(f"the description of a type is malformed ({error!r}): {fingerprint!r:.200}") from error
+
+
+@lru_cache(maxsize=256)
+def _compile_reader(fingerprint: bytes) -> Callable[[bytes], Any]:
+    """Return the function that decodes the values of a type, once for each: its classes are made for it."""
+    return value_codec(_stand_in(msgspec.json.decode(fingerprint))).decode
 
 
 def _stand_in(fingerprint: Any) -> Any:
