@@ -208,7 +208,7 @@ class CommitStore(BufferedCommits):
     def _failure(self, message: str) -> KeyedError:
         folder = str(self.path / COMMITS_FOLDER)
         if "Corruption: " in message or "No such file" in message:
-            return CorruptionError(message.removeprefix(f"{folder} "), where=folder)
+            return CorruptionError(f"the checkpoint {message.removeprefix(folder).strip()}", where=folder)
         return CheckpointError(f"{message}; give the path of a folder" if "cannot be created" in message else message)
 
     def _check_format(self) -> None:
