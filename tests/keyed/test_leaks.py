@@ -549,8 +549,8 @@ def call(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    # pytest keeps log records.
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    # pytest keeps log records. Loggers remember that they are enabled, until this call.
+    logging.disable(logging.CRITICAL)
     with s3_server() as server:
         entrances: Any = Entrances(server)
         if "kafka" in request.fixturenames:
@@ -565,6 +565,7 @@ def call(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
                 shutil.rmtree(folder)
 
         yield repeated
+    logging.disable(logging.NOTSET)
 
 
 def living() -> Counter[str]:
