@@ -924,7 +924,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 CEILINGS = {
     "code lines of the source": 56_052,
     "code lines of keyed/sql": 4_500,
-    "code lines of the tests": 61_920,
+    "code lines of the tests": 61_930,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 74_990,

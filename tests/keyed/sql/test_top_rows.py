@@ -28,7 +28,7 @@ def places(found: ScriptResult, name: str = "top") -> dict[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["STREAM", "TABLE"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_table_has_the_first_rows_of_all_whatever_the_batches(kind, seed):
+def test_the_table_has_the_first_rows_of_all_whatever_the_batches(kind, seed, tmp_path):
     draw = random.Random(seed)
     totals = [0.0, 1.0, 2.0, 3.0, None, math.nan, math.inf]
     rows = [order(draw.randrange(9), draw.choice("abc"), draw.choice(totals), time) for time in range(20)]
@@ -44,6 +44,11 @@ def test_the_table_has_the_first_rows_of_all_whatever_the_batches(kind, seed):
     text = (ORDERS if kind == "STREAM" else TABLE) + TOP
     for size in (1, draw.randrange(2, 9), 100):
         assert places(sql.script(text, {"orders": rows}, rows_per_batch=size)) == expected
+    found = sql.script(text, {"orders": rows}, rows_per_batch=3, tables=tmp_path)
+    assert found.run is not None
+    with found.run.tables as tables:
+        ranked = tables.sql("SELECT card, place, id FROM top").to_pylist()
+    assert {(row["card"], row["place"]): row["id"] for row in ranked} == expected
 
 
 def _is_nan(total: float | None) -> bool:
