@@ -31,7 +31,7 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NULL = type(None)
+#: Classes into whose columns Arrow takes values of others: a number as days since 1970, a time as its date.
+_OWN: tuple[Any, ...] = (datetime, date, time, timedelta, str, (bytes, bytearray), UUID)
 #: Maximal number of tuples that one call splits.
 _FEW = 16_384
 #: The metadata of a stored column that queries show in another type.
@@ -183,14 +185,24 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
     for name in names:
         column = [_field(value, name) for value in values]
         try:
-            columns.append(pa.array([item._asdict() if isinstance(item, Row) else item for item in column]))
+            columns.append(pa.array([*map(_named, column)]))
             if len({each.tzinfo is None for each in column if isinstance(each, datetime)}) > 1:
                 raise ValueError("times with and without a time zone")
+            classes = {*map(type, column)} - {_NULL}
+            if len({next((own for own in _OWN if issubclass(cls, own)), None) for cls in classes}) > 1:
+                raise ValueError(f"values of {' and '.join(sorted(cls.__name__ for cls in classes))}")
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise OutputDefinitionError(
                 f"{where}: the values of column {name!r} have no common Arrow type ({error}); declare the output's type"
             ) from error
     return pa.table(columns, names=list(names))
+
+
+def _named(value: Any) -> Any:
+    """Return a value whose rows, also those in lists, are dictionaries."""
+    if isinstance(value, Row):
+        return {name: _named(each) for name, each in value._asdict().items()}
+    return [*map(_named, value)] if isinstance(value, list) else value
 
 
 def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:

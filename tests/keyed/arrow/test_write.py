@@ -84,6 +84,10 @@ class Data:
     a: int
 
 
+def test_rows_in_lists_are_structs():
+    assert table_of([row(a=[row(x=1, y="z")])], None).to_pylist() == [{"a": [{"x": 1, "y": "z"}]}]
+
+
 def test_values_of_several_forms_are_one_table():
     values = [Made(1, "x"), (2, "y"), {"s": "z", "a": 3}, row(s="q", a=4), Data("w", 5)]
     assert round_trip(values, "a bigint, s string") == [(1, "x"), (2, "y"), (3, "z"), (4, "q"), (5, "w")]
