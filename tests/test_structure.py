@@ -922,7 +922,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 56_060,
+    "code lines of the source": 56_061,
     "code lines of keyed/sql": 4_500,
     "code lines of the tests": 61_930,
     "exported names without keyed.pyflink": 220,

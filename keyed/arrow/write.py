@@ -185,10 +185,11 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
     for name in names:
         column = [_field(value, name) for value in values]
         try:
-            columns.append(pa.array([*map(_named, column)]))
+            classes = {*map(type, column)} - {_NULL}
+            has_rows = any(issubclass(cls, Row | list) for cls in classes)
+            columns.append(pa.array([*map(_named, column)] if has_rows else column))
             if len({each.tzinfo is None for each in column if isinstance(each, datetime)}) > 1:
                 raise ValueError("times with and without a time zone")
-            classes = {*map(type, column)} - {_NULL}
             if len({next((own for own in _OWN if issubclass(cls, own)), None) for cls in classes}) > 1:
                 raise ValueError(f"values of {' and '.join(sorted(cls.__name__ for cls in classes))}")
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
