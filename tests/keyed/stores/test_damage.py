@@ -136,7 +136,7 @@ def test_a_record_type_on_which_rocksdb_spins_is_refused(tmp_path, name):
     (path,) = tmp_path.rglob(name)
     with path.open("ab") as file:
         file.write(bytes.fromhex("290cf026077e0525c4aadb2810eb443b5bfa229f"))
-    with pytest.raises(CorruptionError, match="^the checkpoint cannot be opened: .*unknown record type 5"):
+    with pytest.raises(CorruptionError, match=r"^the checkpoint cannot be opened: .*unknown record type 5"):
         CommitStore(tmp_path)
 
 
